@@ -1,0 +1,124 @@
+"""engine.toml: what is read from it, and how a mistake in it is told."""
+
+from __future__ import annotations
+
+import pytest
+from engines_support import engine
+
+from orchlab import engines
+from orchlab.errors import BadInput
+
+DOWNLOAD = 'url = "https://example.invalid/{version}/{os}-{arch}/tiny"\nchecksum = "https://example.invalid/{version}/SHA256SUMS"'
+
+
+def change(file, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field", "problem"),
+    [
+        ('version = "1.2.3"', "", "version", "missing"),
+        ('version = "1.2.3"', "version = 1", "version", "must be a text"),
+        ('name = "tiny"', 'name = "other"', "name", "folder's name, 'tiny'"),
+        ('summary = "A test."', 'summary = ""', "summary", "must not be empty"),
+        ('summary = "A test."', 'summary = "A test."\nsumary = "x"', "sumary", "unknown field"),
+        ("[download]", "[dowload]", "dowload", "unknown field"),
+        ("url = ", "uri = ", "download.url", "missing"),
+        ("https://example.invalid/{version}/{os}", "http://example.invalid/{os}", "download.url", "must begin with https://"),
+        ("{os}-{arch}", "{os}-{cpu}", "download.url", "unknown placeholder {cpu}"),
+        ('checksum = "https://example.invalid/{version}/SHA256SUMS"', "", "download.checksum", "either checksum"),
+        (
+            'checksum = "https://example.invalid/{version}/SHA256SUMS"',
+            'sha256 = {linux-amd64 = "ab"}',
+            "download.sha256.linux-amd64",
+            "64 lower-case hexadecimal digits",
+        ),
+        ('arguments = ["--port={port}"', 'arguments = ["--port={port:>3}"', "run.arguments", "plain name in braces"),
+        ('arguments = ["--port={port}"', "arguments = [80", "run.arguments", "must be a text"),
+        ('kind = "tcp"', 'kind = "udp"', "run.probe.kind", "https, http or tcp"),
+        ('kind = "tcp"', 'kind = "https"', "run.probe.path", "begins with /"),
+        ('port = "port"', "", "run.probe.port", "missing"),
+        ("[run.probe]", "[run.probe", "", "not TOML"),
+    ],
+)
+def test_a_mistake_names_the_file_and_the_field(tmp_path, old, new, field, problem):
+    change(engine(tmp_path, download=DOWNLOAD), old, new)
+    with pytest.raises(BadInput) as caught:
+        engines.load("tiny", tmp_path)
+    assert caught.value.field == f"engines/tiny/engine.toml{': ' if field else ''}{field}"
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ('module = "source"', 'module = "nowhere"', "build.module"),
+        ('module = "source"', 'module = "../source"', "build.module"),
+        ("disk_mib = 100", "disk_mib = 0", "build.disk_mib"),
+        ("disk_mib = 100", "disk_mib = true", "build.disk_mib"),
+        ("disk_mib = 100", 'disk_mib = 100\nflags = ""', "build.flags"),
+    ],
+)
+def test_a_mistake_in_the_build_section(tmp_path, old, new, field):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "go.mod").write_text("module x\n")
+    file = engine(tmp_path, build='module = "source"\npackage = "x"\nldflags = "-s"\ndisk_mib = 100')
+    assert engines.load("tiny", tmp_path).build.output == "tiny"
+    change(file, old, new)
+    with pytest.raises(BadInput) as caught:
+        engines.load("tiny", tmp_path)
+    assert caught.value.field == f"engines/tiny/engine.toml: {field}"
+
+
+def test_an_engine_needs_a_source(tmp_path):
+    engine(tmp_path)
+    with pytest.raises(BadInput, match="neither a"):
+        engines.load("tiny", tmp_path)
+
+
+def test_an_unknown_engine_is_refused_with_the_known_ones(tmp_path):
+    engine(tmp_path, download=DOWNLOAD)
+    with pytest.raises(BadInput, match="known are: tiny"):
+        engines.load("huge", tmp_path)
+
+
+def test_arguments_are_filled_in_and_a_missing_value_is_named(tmp_path):
+    engine(tmp_path, download=DOWNLOAD)
+    tiny = engines.load("tiny", tmp_path)
+    assert tiny.arguments(port=8080, folder=tmp_path, unused=1) == ["--port=8080", f"{tmp_path}/x"]
+    with pytest.raises(BadInput, match=r"run\.arguments.*no value for \{port\}"):
+        tiny.arguments(folder=tmp_path)
+
+
+def test_the_engines_of_the_clone():
+    assert engines.names() == ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"]
+    for name in engines.names():
+        found = engines.load(name)
+        assert found.build, name
+        assert found.download or found.no_download, name
+    kubernetes = [engines.load(name) for name in engines.names() if name.startswith("kube-")]
+    assert len({(each.version, each.build.module, each.build.ldflags) for each in kubernetes}) == 1
+    assert f"gitVersion=v{kubernetes[0].version} " in kubernetes[0].build.ldflags
+
+
+@pytest.mark.parametrize("name", engines.names())
+def test_go_mod_pins_the_version_that_engine_toml_names(name):
+    found = engines.load(name)
+    gomod = (found.folder / found.build.module / "go.mod").read_text()
+    pinned = [line.split() for line in gomod.splitlines() if line.strip().removeprefix("require ").strip()]
+    modules = {parts[-2]: parts[-1] for parts in pinned if len(parts) >= 2 and "indirect" not in parts}
+    owner = max((path for path in modules if found.build.package.startswith(path)), key=len)
+    assert modules[owner] == f"v{found.version}"
+
+
+@pytest.mark.parametrize("name", engines.names())
+def test_the_clones_engines_listen_on_loopback_with_tls(name):
+    flags = dict(template.split("=", 1) for template in engines.load(name).templates)
+    addresses = {flag: value for flag, value in flags.items() if "listen" in flag or flag in ("--bind-address", "--server-address")}
+    assert addresses, "every one of them listens on all interfaces unless told otherwise"
+    assert all("127.0.0.1" in value and "http://" not in value for value in addresses.values())
+    assert ("--secure-port" in flags) == ("--bind-address" in flags)
+    assert {"--tls-cert-file", "--cert-file"} & set(flags)
