@@ -59,7 +59,7 @@ def _escape(text: str) -> str:
 @app.command()
 def up(
     name: Name = "default",
-    kubernetes: Annotated[Optional[str], typer.Option(show_default="local", help="local, none; kind and existing come later.")] = None,
+    kubernetes: Annotated[Optional[str], typer.Option(show_default="local", help="local, kind, none; existing comes later.")] = None,
     slurm: Annotated[Optional[str], typer.Option(show_default="local", help="local, docker, existing, none.")] = None,
     fleet: Annotated[Optional[Path], typer.Option(show_default="9 nodes, 42 GPUs", help="A YAML file that describes nodes and GPUs.")] = None,
     clock: Annotated[Optional[float], typer.Option(show_default="60", help="Simulated seconds per real second.")] = None,

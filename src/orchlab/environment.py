@@ -29,9 +29,9 @@ from orchlab.supervisor import MARK, ProcessState, Supervisor
 SCHEMA = 1
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
 DISK_NEEDED = 500 * 1024 * 1024
-BACKENDS = {"kubernetes": {"local": "orchlab.kube.local"}, "slurm": {"local": "orchlab.slurm.local", "docker": "orchlab.slurm.docker",
+BACKENDS = {"kubernetes": {"local": "orchlab.kube.local", "kind": "orchlab.kube.kind"}, "slurm": {"local": "orchlab.slurm.local", "docker": "orchlab.slurm.docker",
                                                                          "existing": "orchlab.slurm.existing"}}
-COMING = {"kubernetes": ("kind", "existing"), "slurm": ()}
+COMING = {"kubernetes": ("existing",), "slurm": ()}
 
 Progress = Callable[[str], None]
 
@@ -119,6 +119,12 @@ class Environment:
     def backends(self) -> list[ModuleType]:
         chosen = (("kubernetes", self.record.kubernetes), ("slurm", self.record.slurm))
         return [importlib.import_module(BACKENDS[kind][name]) for kind, name in chosen if name != "none" and kind not in self.record.left_out]
+
+    def nodes(self) -> list:
+        """The fleet's nodes (FleetNode) with the labels that the Kubernetes backend gives them. Raises EnvironmentBroken without one."""
+        if self.record.kubernetes == "none":
+            raise EnvironmentBroken(f"environment {self.name!r} has no Kubernetes", f"orchlab up --name {self.name} --kubernetes local")
+        return importlib.import_module(BACKENDS["kubernetes"][self.record.kubernetes]).nodes(self)
 
     def specs(self) -> list:
         """What this environment runs. Raises EnvironmentBroken before the first `up`."""
@@ -216,8 +222,7 @@ def _bring_up(environment: Environment, say: Progress, new_ports: bool) -> Envir
         if environment.record.left_out:
             supervisor.start(environment.specs(), base_variables(environment.folder), environment.held())
             environment.save()
-        if record.slurm != "docker" or "slurm" in record.left_out:
-            _stop_containers(environment.name, environment.folder)
+        _stop_containers(environment.name, environment.folder, keep=environment)
     except BaseException:
         if fresh:
             say("stopping what was started")
@@ -264,12 +269,12 @@ def down(name: str = "default", purge: bool = False, progress: Progress | None =
     return True
 
 
-def _stop_containers(name: str, folder: Path, purge: bool = False, progress: Progress | None = None) -> None:
-    """Containers are not supervisord's: those of an environment that is to have none (any more) are removed."""
-    if (folder / "slurm-docker").is_dir():
-        from orchlab.slurm import docker
-
-        docker.stop(name, folder, purge, progress)
+def _stop_containers(name: str, folder: Path, purge: bool = False, progress: Progress | None = None, keep: Environment | None = None) -> None:
+    """Containers are not supervisord's: those of an environment that is to have none (any more) are removed; those that `keep` has stay."""
+    for kind, backend, left in (("slurm", "docker", "slurm-docker"), ("kubernetes", "kind", "kind")):
+        kept = keep is not None and getattr(keep.record, kind) == backend and kind not in keep.record.left_out
+        if not kept and (folder / left).is_dir():
+            importlib.import_module(BACKENDS[kind][backend]).stop(name, folder, purge, progress)
 
 
 # -- pieces of up

@@ -6,7 +6,7 @@ Kept apart from fleet.py so that a process which only needs the nodes does not p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from orchlab.errors import BadInput
 
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
              "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+# Containers that a small machine bears beside the control plane's.
+MOST_REAL = 3
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(|[kMGTP]|[KMGTP]i)")
 
 
@@ -96,3 +98,12 @@ def _labels(name: str, pool: dict[str, Any], region: str, zone: str, rack: str) 
         "orchlab/simulated": "true",
     }
     return labels | (pool.get("labels") or {})
+
+
+def with_real_kubelet(nodes: Iterable[FleetNode]) -> list[FleetNode]:
+    """Those that are containers with a kubelet of their own on `kind`: the first of each pool with GPUs, at most three."""
+    first: dict[str, FleetNode] = {}
+    for node in nodes:
+        if node.gpus:
+            first.setdefault(node.pool, node)
+    return list(first.values())[:MOST_REAL]

@@ -17,6 +17,9 @@ from orchlab.processes import ProcessSpec, levels
 
 def acquire(environment: Environment, say: Progress) -> None:
     """Gets what is no engine of ours. Slurm comes as packages that not every machine can have: Kubernetes does without it then."""
+    kubernetes = environment.record.kubernetes
+    if kubernetes != "none" and hasattr(backend := importlib.import_module(BACKENDS["kubernetes"][kubernetes]), "acquire"):
+        backend.acquire(environment, say)
     slurm = environment.record.slurm
     if slurm == "none":
         return

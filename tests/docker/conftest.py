@@ -114,11 +114,11 @@ def engine():
 @pytest.fixture(scope="session")
 def base(engine) -> str:
     """The base image: pulled where that works, else made from Debian's packages."""
-    if not image._there(engine, image.OWN_BASE) and engine.run("pull", image.DEFAULT_BASE, seconds=300, check=False).returncode:
+    if not image.there(engine, image.OWN_BASE) and engine.run("pull", image.DEFAULT_BASE, seconds=300, check=False).returncode:
         if os.geteuid():
             pytest.skip(f"{image.DEFAULT_BASE} cannot be pulled, and only root can make it from packages")
         run(str(repository() / "scripts" / "build-slurm-base"))
-    return image._base(engine)
+    return image.base(engine)
 
 
 @pytest.fixture(scope="session")

@@ -16,12 +16,12 @@ from orchlab.fleet_nodes import FleetNode
 from orchlab.gpu_operator import restore as operator
 from orchlab.gpu_operator.names import is_owned
 from orchlab.kube.objects import is_ready
-from orchlab.simulator.stages import KUBELET_LABEL
 
 SECONDS = 60
 EVERY = 0.1
 NOT_OURS = {"Namespace", "Node", "ClusterPolicy"}
 BY_CONDITION = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 RENEWED = {("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt")}
 
 
@@ -50,14 +50,14 @@ def cluster(lab: LabFolder, name: str = "default", seconds: float = SECONDS) -> 
 
 def _kubernetes(lab: LabFolder, place: Place, deadline: float) -> list[str]:
     done = []
-    simulated = place.env.record.kubernetes == "local"
-    if simulated and (count := _restore_nodes(place)):
+    ours = place.env.record.kubernetes in ("local", "kind")
+    if ours and (count := _restore_nodes(place)):
         done.append(f"nodes: {count} put back as the fleet has them")
     if count := _remove_cluster_wide(place, f"orchlab-{lab.namespace}"):
         done.append(f"cluster-wide objects of this lab: {count} removed")
     _empty_namespace(place, deadline)
     place.ensure_namespace()
-    if simulated:
+    if ours:
         _await_nodes(place, deadline)
         # Now that nothing of the lab's holds a GPU any more.
         gpus = {node.name: node.gpus for node in place.env.fleet.nodes() if node.gpus}
@@ -104,11 +104,13 @@ def _all_nodes_there(env: environment.Environment) -> bool:
 
 def _restore_nodes(place: Place) -> int:
     """Labels, taints and cordons as the fleet has them, and no other nodes. Returns how many had to be changed."""
-    wanted = {node.name: node for node in place.env.fleet.nodes()}
+    wanted = {node.name: node for node in place.env.nodes()}
     count = 0
     for found in _list(place, "/api/v1/nodes"):
         name = found["metadata"]["name"]
         path = f"/api/v1/nodes/{name}"
+        if CONTROL_PLANE in (found["metadata"].get("labels") or {}):
+            continue
         if name not in wanted:
             _try(place, "DELETE", path)
             count += 1
@@ -121,7 +123,7 @@ def _restore_nodes(place: Place) -> int:
 def _difference(found: dict[str, Any], wanted: FleetNode) -> dict[str, Any]:
     """The merge patch that makes a node what the fleet says. What Kubernetes itself adds (beta labels, taints by condition) and
     what the GPU Operator sees to on nodes with GPUs stays."""
-    labels, right = found["metadata"].get("labels") or {}, wanted.labels | dict([KUBELET_LABEL])
+    labels, right = found["metadata"].get("labels") or {}, wanted.labels
     seen_to = {key for key in labels if key.startswith("beta.kubernetes.io/") or (wanted.gpus and is_owned(key))}
     extra = {key: None for key in labels.keys() - right.keys() - seen_to}
     missing = {key: value for key, value in right.items() if labels.get(key) != value}

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from orchlab.errors import ApiError, TimeLimitReached
-from orchlab.gpu_operator import names, policy, rbac
+from orchlab.gpu_operator import names, policy, rbac, real_kubelets
 from orchlab.kube.client import APPLY, Client
 from orchlab.simulator.plugins import INVENTORY
 
@@ -20,28 +20,31 @@ POLICY_PATH = f"{names.POLICIES}/{names.POLICY}"
 NFD_PATH = f"{names.DAEMONSETS}/{names.NFD_WORKER}"
 
 
-def node_feature_discovery() -> dict:
-    """The DaemonSet of Node Feature Discovery's workers, one on every node."""
+def node_feature_discovery(image: str = "") -> dict:
+    """The DaemonSet of Node Feature Discovery's workers, one on every node. `image`: what real kubelets run for it."""
     labels = {"app.kubernetes.io/name": "node-feature-discovery", "role": "worker"}
     container = {"name": "worker", "image": "registry.k8s.io/nfd/node-feature-discovery", "imagePullPolicy": "IfNotPresent"}
     tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    pod = {"automountServiceAccountToken": False, "tolerations": tolerations, "containers": [container]}
+    if image:
+        pod = real_kubelets.fit(pod, image, "", names.NFD_WORKER)
     return {"apiVersion": "apps/v1", "kind": "DaemonSet",
             "metadata": {"name": names.NFD_WORKER, "namespace": names.NAMESPACE, "labels": labels},
             "spec": {"selector": {"matchLabels": labels},
                      "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
                      "template": {"metadata": {"labels": labels},
-                                  "spec": {"automountServiceAccountToken": False, "tolerations": tolerations, "containers": [container]}}}}
+                                  "spec": pod}}}
 
 
-def before_start(client: Client) -> None:
-    """What the operator's process needs to find. Raises ApiError, EnvironmentBroken."""
+def before_start(client: Client, image: str = "") -> None:
+    """What the operator's process needs to find. `image`: what real kubelets run as operands. Raises ApiError, EnvironmentBroken."""
     definition = yaml.safe_load(CRD.read_text(encoding="utf-8"))
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
     _apply(client, path, definition)
     _apply(client, NAMESPACE_PATH, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": names.NAMESPACE}})
-    for manifest in rbac.manifests():
+    for manifest in [*rbac.manifests(), *(real_kubelets.accounts() if image else [])]:
         client.apply(manifest)
-    _apply(client, NFD_PATH, node_feature_discovery())
+    _apply(client, NFD_PATH, node_feature_discovery(image))
 
 
 def create_policy(client: Client, seconds: float = 20) -> bool:

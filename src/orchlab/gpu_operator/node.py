@@ -12,8 +12,10 @@ from orchlab.gpu_operator.devices import Machine, State
 from orchlab.gpu_operator.gates import OperandPod
 from orchlab.gpu_operator.migration import Run
 from orchlab.gpu_operator.policy import Policy
+from orchlab.simulator.inventory import registered
 from orchlab.simulator.plugins import INVENTORY
-from orchlab.simulator.pods import CRASH, INIT, INIT_ERROR, LOG
+from orchlab.simulator.pods import CRASH, DEVICES, INIT, INIT_ERROR, LOG
+from orchlab.simulator.stages import KUBELET_LABEL
 
 # Node Feature Discovery and GPU Feature Discovery look again so often (simulated s).
 RENEW = 60.0
@@ -185,6 +187,10 @@ def _plugin_and_discovery(view: View, found: Machine, made: Decision, wanted: di
             text = result.text
     if view.notes.get(INVENTORY, devices.NOTHING) != text:
         made.notes[INVENTORY] = text
+        if view.labels.get(KUBELET_LABEL[0]) == "real":
+            # What the simulated kubelets write on their nodes; a real one tells nobody which devices it has.
+            slots = {resource: one.ids for resource, one in sorted(registered(text).items())}
+            made.notes[DEVICES] = json.dumps(slots) if slots else None
     if gfd is None or view.policy is None:
         return False
     before = (state.gfd.instance, state.gfd.name, state.gfd.text)

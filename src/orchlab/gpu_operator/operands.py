@@ -36,6 +36,14 @@ class Operand:
     configured: bool = False
 
 
+@dataclass(frozen=True)
+class Site:
+    """A cluster with real kubelets: the image that they have for the operands, the id of the environment."""
+
+    image: str
+    environment: str
+
+
 OPERANDS = (
     Operand(DRIVER_DS, "state-driver", "driver", "driver", "nvidia-driver-ctr", (DRIVER_MANAGER,), "nvcr.io/nvidia/driver"),
     Operand(TOOLKIT_DS, "state-container-toolkit", "toolkit", "container-toolkit", "nvidia-container-toolkit-ctr", (DRIVER,),
@@ -62,16 +70,16 @@ DEPLOYED = ("driver", "gpu-feature-discovery", "container-toolkit", "device-plug
             "operator-validator", "client")
 
 
-def wanted(policy: Policy) -> dict[str, dict]:
+def wanted(policy: Policy, site: Site | None = None) -> dict[str, dict]:
     """The DaemonSets of a policy by name, each with a digest of itself."""
-    made = {operand.name: _daemonset(operand, policy) for operand in OPERANDS if policy.enabled(operand.section)}
+    made = {operand.name: _daemonset(operand, policy, site) for operand in OPERANDS if policy.enabled(operand.section)}
     for manifest in made.values():
         text = json.dumps(manifest, sort_keys=True)
         manifest["metadata"]["annotations"] = {names.HASH: hashlib.sha256(text.encode()).hexdigest()[:16]}
     return made
 
 
-def _daemonset(operand: Operand, policy: Policy) -> dict:
+def _daemonset(operand: Operand, policy: Policy, site: Site | None) -> dict:
     given = policy.part("daemonsets")
     rolling = given.get("updateStrategy", "RollingUpdate") != "OnDelete" and operand.name != DRIVER_DS
     strategy = {"type": "OnDelete"}
@@ -83,6 +91,11 @@ def _daemonset(operand: Operand, policy: Policy) -> dict:
     labels = {**(given.get("labels") or {}), "app": operand.name}
     owner = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "name": policy.name, "uid": policy.uid, "controller": True,
              "blockOwnerDeletion": True}
+    pod = _pod(operand, policy)
+    if site is not None:
+        from orchlab.gpu_operator import real_kubelets
+
+        pod = real_kubelets.fit(pod, site.image, site.environment, operand.name)
     return {
         "apiVersion": "apps/v1", "kind": "DaemonSet",
         "metadata": {"name": operand.name, "namespace": names.NAMESPACE, "labels": {"app": operand.name}, "ownerReferences": [owner]},
@@ -90,7 +103,7 @@ def _daemonset(operand: Operand, policy: Policy) -> dict:
             "selector": {"matchLabels": {"app": operand.name}}, "updateStrategy": strategy,
             "template": {
                 "metadata": {"labels": labels, "annotations": {**(given.get("annotations") or {}), INIT: "0"}},
-                "spec": _pod(operand, policy) | {"nodeSelector": selector},
+                "spec": pod | {"nodeSelector": selector},
             },
         },
     }
@@ -122,9 +135,9 @@ def _container(name: str, image: str) -> dict:
     return {"name": name, "image": image, "imagePullPolicy": "IfNotPresent"}
 
 
-def states(policy: Policy, found: Callable[[str], dict | None]) -> list[str]:
+def states(policy: Policy, found: Callable[[str], dict | None], site: Site | None = None) -> list[str]:
     """The states of this policy that are not ready, in the order of the operator; `found` gives a DaemonSet by its name."""
-    manifests, missing = wanted(policy), []
+    manifests, missing = wanted(policy, site), []
     for operand in OPERANDS:
         if operand.name in manifests and not _is_ready(found(operand.name), manifests[operand.name]):
             missing.append(operand.state)

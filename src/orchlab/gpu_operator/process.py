@@ -164,6 +164,10 @@ class Process:
                     lambda wanted: maps[wanted].get("data") or {} if wanted in maps else None, now.environment_id,
                     partial(self._held, name), name in now.broken, now.clock.simulated_seconds(time.monotonic()))
 
+    def _site(self) -> operands.Site | None:
+        now = self.settings.current
+        return operands.Site(now.operand_image, now.environment_id) if now.operand_image else None
+
     def _held(self, name: str) -> frozenset[str]:
         """The devices that the pods on a node hold, by the API server's word: what the MIG manager does to a busy GPU is final."""
         found, _ = self.client.list("/api/v1/pods", fieldSelector=f"spec.nodeName={name}")
@@ -233,7 +237,7 @@ class Process:
         nodes = self.cache.nodes()
         has_labels = any(key.startswith("feature.node.kubernetes.io/") for known in nodes for key in known.labels)
         has_gpus = any(known.labels.get(names.PRESENT) == "true" for known in nodes)
-        there, wanted = self.cache.objects("daemonsets"), operands.wanted(policy)
+        there, wanted = self.cache.objects("daemonsets"), operands.wanted(policy, self._site())
         for name, manifest in wanted.items():
             known = there.get(name)
             digest = ((known or {}).get("metadata", {}).get("annotations") or {}).get(names.HASH)
@@ -243,7 +247,7 @@ class Process:
         for name in (operands.BY_NAME.keys() & there.keys()) - wanted.keys():
             self.client.delete(f"{DAEMONSETS}/{name}", {"propagationPolicy": "Background"})
             self.cache.drop_object("daemonsets", name)
-        missing = operands.states(policy, self.cache.objects("daemonsets").get) if has_gpus else []
+        missing = operands.states(policy, self.cache.objects("daemonsets").get, self._site()) if has_gpus else []
         known = found[policy.name]
         self._write_status(known, status.of(known.get("status") or {}, missing, has_labels, has_gpus, names.NAMESPACE))
 

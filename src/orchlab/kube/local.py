@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import base64
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from orchlab import engines, pki
 from orchlab.environment import Environment, Progress
 from orchlab.errors import ApiError, EnvironmentBroken, TimeLimitReached
+from orchlab.fleet_nodes import FleetNode
 from orchlab.kube.objects import is_ready
 from orchlab.paths import interpreter, private_folder, write_private
 from orchlab.pki import Pair
 from orchlab.processes import NotReady, Probe, ProcessSpec
+from orchlab.simulator.stages import KUBELET_LABEL
 
 ENGINES = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kwok")
 PORTS = ("etcd", "etcd_peer", "kube_apiserver", "kube_scheduler", "kube_controller_manager", "kwok", "simulator", "gpu_operator")
@@ -160,6 +163,11 @@ def settle(env: Environment, say: Progress, seconds: float = 60) -> None:
         # Looking at a thousand nodes takes long itself.
         time.sleep(max(0.03, 2 * (time.monotonic() - look)))
     raise TimeLimitReached(f"the cluster did not settle within {seconds:.0f} s: {seen}", f"orchlab logs simulator --name {env.name}")
+
+
+def nodes(env: Environment) -> list[FleetNode]:
+    """The fleet's nodes with the labels that they have here."""
+    return [replace(node, labels=node.labels | dict([KUBELET_LABEL])) for node in env.fleet.nodes()]
 
 
 def clean(env: Environment) -> None:

@@ -38,7 +38,7 @@ def rule(resources: list[str], verbs: list[str], group: str = "") -> dict:
     return {"apiGroups": [group], "resources": resources, "verbs": verbs}
 
 
-def _object(kind: str, name: str, namespace: str | None = None, **content: object) -> dict:
+def cluster_object(kind: str, name: str, namespace: str | None = None, **content: object) -> dict:
     metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
     return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata, **content}
 
@@ -50,9 +50,9 @@ def _binding(role: str, user: str) -> dict:
 
 def cluster_wide(user: str, rules: list[dict]) -> list[dict]:
     """A ClusterRole with the user's name and its binding."""
-    return [_object("ClusterRole", user, rules=rules), _object("ClusterRoleBinding", user, **_binding("ClusterRole", user))]
+    return [cluster_object("ClusterRole", user, rules=rules), cluster_object("ClusterRoleBinding", user, **_binding("ClusterRole", user))]
 
 
 def in_namespace(user: str, namespace: str, rules: list[dict]) -> list[dict]:
     """The same within one namespace."""
-    return [_object("Role", user, namespace, rules=rules), _object("RoleBinding", user, namespace, **_binding("Role", user))]
+    return [cluster_object("Role", user, namespace, rules=rules), cluster_object("RoleBinding", user, namespace, **_binding("Role", user))]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchlab.clock import Clock
 from orchlab.errors import EnvironmentBroken
-from orchlab.fleet_nodes import FleetNode, expand
+from orchlab.fleet_nodes import FleetNode, expand, with_real_kubelet
 
 # How long a pod runs that is meant to end (restartPolicy Never or OnFailure) and declares no orchlab/run-for: ten simulated minutes.
 DEFAULT_RUN_SECONDS = 600.0
@@ -19,7 +19,7 @@ DEFAULT_RUN_SECONDS = 600.0
 class Settings:
     """One reading of environment.json. `port` is where the simulated kubelets answer, `down` names nodes whose kubelets a fault keeps
     silent, `broken` those whose driver it keeps from loading, `metrics_port` is where the GPU Operator's exporter answers (0: it
-    has none)."""
+    has none), `operand_image` is what real kubelets run as its operands ("": there are none)."""
 
     environment_id: str
     name: str
@@ -29,6 +29,7 @@ class Settings:
     down: frozenset[str] = frozenset()
     broken: frozenset[str] = frozenset()
     metrics_port: int = 0
+    operand_image: str = ""
 
 
 def read(folder: Path) -> Settings:
@@ -36,10 +37,14 @@ def read(folder: Path) -> Settings:
     path = folder / "environment.json"
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
+        nodes, image = expand(record["fleet"]), ""
+        if record.get("kubernetes") == "kind":
+            real, image = with_real_kubelet(nodes), record["engines"]["standin"]
+            nodes = [node for node in nodes if node not in real]
         return Settings(environment_id=record["id"], name=record["name"], clock=Clock(_factor(record["clock"])),
-                        port=record["ports"]["simulator"], nodes=tuple(expand(record["fleet"])),
+                        port=record["ports"]["simulator"], nodes=tuple(nodes),
                         down=_held(record, "node-down"), broken=_held(record, "driver-broken"),
-                        metrics_port=record["ports"].get("gpu_operator", 0))
+                        metrics_port=record["ports"].get("gpu_operator", 0), operand_image=image)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EnvironmentBroken(f"{path} is not an environment's record: {error!r}", "orchlab up makes one") from error
 

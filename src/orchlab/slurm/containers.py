@@ -74,7 +74,7 @@ class Docker:
             return []
         # One may go between the two questions: what is still there is printed all the same.
         said = self.run("inspect", "--type", "container", *ids, check=False).stdout
-        return sorted((_container(item) for item in json.loads(said or "[]")), key=lambda container: container.service)
+        return sorted((container(item) for item in json.loads(said or "[]")), key=lambda container: container.service)
 
     def things(self, kind: str, label: str) -> dict[str, str]:
         """Networks or volumes with a label: the environment's id ("" for somebody else's) by name."""
@@ -142,7 +142,8 @@ def _compose(docker: Docker) -> tuple[str, ...]:
     return (old,) if done.returncode == 0 and numbers >= OLDEST_COMPOSE_1 else ()
 
 
-def _container(item: dict) -> Container:
+def container(item: dict) -> Container:
+    """From `docker inspect`."""
     state, labels = item["State"], item["Config"].get("Labels") or {}
     return Container(item["Id"], labels.get(SERVICE_LABEL, item["Name"].lstrip("/")), state["Status"], (state.get("Health") or {}).get("Status", ""), _moment(state["StartedAt"]),
                      state["Pid"], state["ExitCode"], labels)

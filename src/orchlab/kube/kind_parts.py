@@ -1,0 +1,57 @@
+"""What orchlab brings into a kind cluster: KWOK and the simulator, for the nodes that have no kubelet, and the admission policy that lets
+the labs' pods run on real kubelets.
+"""
+
+from __future__ import annotations
+
+from orchlab.kube.kind_config import FOLDER
+from orchlab.standin import workload
+
+NAMESPACE = "kube-system"
+SIMULATOR = "orchlab-simulator"
+POLICY = "orchlab-standin"
+# Images of this registry, which nobody serves, are the labs' own.
+REGISTRY = "registry.example/"
+MODULE = ["python3", "-m"]
+
+
+def simulator(image: str, kwok: list[str], digest: str) -> dict:
+    """One pod on the control plane, where the API server finds its kubelet API on loopback. `kwok`: its arguments; `digest` changes when
+    what it has read at its start has changed."""
+    def container(name: str, command: list[str]) -> dict:
+        return {"name": name, "image": image, "imagePullPolicy": "IfNotPresent", "command": command,
+                "volumeMounts": [{"name": "environment", "mountPath": FOLDER, "readOnly": True}]}
+
+    before_kwok = [*MODULE, "orchlab.simulator.start_kwok", "--kubeconfig", f"{FOLDER}/in-cluster/kwok.kubeconfig", "--", "/usr/local/bin/kwok"]
+    labels = {"app": SIMULATOR}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": SIMULATOR, "namespace": NAMESPACE},
+            "spec": {"replicas": 1, "strategy": {"type": "Recreate"}, "selector": {"matchLabels": labels},
+                     "template": {"metadata": {"labels": labels, "annotations": {"orchlab/digest": digest}},
+                                  "spec": {"hostNetwork": True, "automountServiceAccountToken": False, "priorityClassName": "system-cluster-critical",
+                                           "nodeSelector": {"node-role.kubernetes.io/control-plane": ""}, "terminationGracePeriodSeconds": 2,
+                                           "tolerations": [{"operator": "Exists"}],
+                                           "containers": [container("kwok", [*before_kwok, *kwok]),
+                                                          container("simulator", [*MODULE, "orchlab.simulator", "--folder", FOLDER])],
+                                           "volumes": [{"name": "environment", "hostPath": {"path": FOLDER, "type": "Directory"}}]}}}}
+
+
+def policies(image: str, clock: float) -> list[dict]:
+    """A MutatingAdmissionPolicy and its binding: a container whose image is of REGISTRY gets the stand-in, and what the pod's annotations
+    say about its run as environment variables. `clock` is simulated seconds per real second."""
+    noted = [f'Object.spec.containers.env{{name: "{name}", valueFrom: Object.spec.containers.env.valueFrom{{'
+             f'fieldRef: Object.spec.containers.env.valueFrom.fieldRef{{fieldPath: "metadata.annotations[\'{note}\']"}}}}}}'
+             for note, name in workload.VARIABLES.items()]
+    plain = [f'Object.spec.containers.env{{name: "{workload.FACTOR}", value: "{clock:g}"}}',
+             f'Object.spec.containers.env{{name: "{workload.RESTART}", value: has(object.spec.restartPolicy) ? object.spec.restartPolicy : "Always"}}']
+    container = (f'Object.spec.containers{{name: c.name, image: "{image}", imagePullPolicy: "IfNotPresent", env: [{", ".join([*noted, *plain])}]}}')
+    ours = f'c.image.startsWith("{REGISTRY}")'
+    expression = f"Object{{spec: Object.spec{{containers: object.spec.containers.filter(c, {ours}).map(c, {container})}}}}"
+    kind = "admissionregistration.k8s.io/v1"
+    return [
+        {"apiVersion": kind, "kind": "MutatingAdmissionPolicy", "metadata": {"name": POLICY},
+         "spec": {"failurePolicy": "Fail", "reinvocationPolicy": "IfNeeded",
+                  "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]},
+                  "matchConditions": [{"name": "labs-image", "expression": f"object.spec.containers.exists(c, {ours})"}],
+                  "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}}]}},
+        {"apiVersion": kind, "kind": "MutatingAdmissionPolicyBinding", "metadata": {"name": POLICY}, "spec": {"policyName": POLICY}},
+    ]
