@@ -22,6 +22,7 @@ GIB = 2**30
 DISK_COLD, DISK_WARM = 6 * GIB, 1 * GIB
 MEMORY = int(1.5 * GIB)  # 600 MiB of engines with ten nodes, JupyterLab and kernels beside them
 INOTIFY_INSTANCES = 128
+KIND_INOTIFY_INSTANCES = 512
 OLDEST_GO = (1, 26)
 
 
@@ -37,7 +38,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """All findings, in the order in which they matter."""
-    return [_system(), _python(), *_folders(), _memory(), _inotify(), *_engines(), _kubectl(), *_slurm(), *_docker(), _proxies()]
+    return [_system(), _python(), *_folders(), _memory(), _inotify(), *_engines(), _kubectl(), *_slurm(), *_docker(), *_kind(), _proxies()]
 
 
 def _system() -> Finding:
@@ -144,11 +145,33 @@ def _docker() -> list[Finding]:
     try:
         docker = containers.find()
     except EngineUnavailable as error:
-        return [Finding("Docker", "warning", f"{error.args[0]} (only --slurm docker needs it)", error.remedy)]
+        return [Finding("Docker", "warning", f"{error.args[0]} (only --slurm docker and --kubernetes kind need it)", error.remedy)]
     found = [Finding("Docker", "ok", f"engine {containers.engine_version(docker)}, {docker.program}")]
     if version := containers.compose_version(docker):
         return [*found, Finding("Docker Compose", "ok", f"{version} ({' '.join(docker.compose_words)})")]
     return [*found, Finding("Docker Compose", "warning", "none (only --slurm docker needs it)", containers.COMPOSE_REMEDY)]
+
+
+def _kind() -> list[Finding]:
+    """For --kubernetes kind, beside the engine that _docker looks at."""
+    from orchlab.kube import kind, kind_cluster
+
+    only = "only --kubernetes kind needs it"
+    found = []
+    available = psutil.virtual_memory().available
+    if available < kind.MEMORY:
+        found.append(Finding("memory for kind", "warning", f"{available / GIB:.1f} GiB available ({only})", f"{kind.MEMORY / GIB:.0f} GiB are needed for four nodes and Slurm beside them"))
+    path = Path("/proc/sys/fs/inotify/max_user_instances")
+    if path.exists() and int(path.read_text()) < KIND_INOTIFY_INSTANCES:
+        found.append(Finding("inotify for kind", "warning", f"{path.read_text().strip()} instances ({only})",
+                             f"sudo sysctl fs.inotify.max_user_instances={KIND_INOTIFY_INSTANCES} fs.inotify.max_user_watches=524288"))
+    if kind_cluster.lacks_sys_resource():
+        found.append(Finding("CAP_SYS_RESOURCE", "ok", "this machine may not have it: kind's containers are made without it"))
+    if Path("/sys/fs/cgroup").is_dir() and not Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        found.append(Finding("cgroups", "ok", "version 1: kind's kubelets are told to bear it (failCgroupV1: false)"))
+    if shutil.which("podman") and not shutil.which("docker"):
+        found.append(Finding("Podman", "warning", f"without Docker; the kind backend was not tried with it ({only})", "install Docker, or podman-docker and try"))
+    return found
 
 
 def fix(say: Callable[[str], None]) -> list[str]:

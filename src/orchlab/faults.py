@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 
 from orchlab.environment import Environment, base_variables
 from orchlab.errors import ApiError, BadInput, EnvironmentBroken, TimeLimitReached
+from orchlab.kube import kind_nodes
 from orchlab.kube.client import STRATEGIC
 from orchlab.slurm import daemons
 from orchlab.slurm import faults as slurm_faults
@@ -62,6 +63,7 @@ KINDS = {kind.name: kind for kind in (
     *(Kind(name, target, True, shows) for name, (target, shows) in slurm_faults.KINDS.items()),
 )}
 
+OF_OWN_STORE = {"api-slow", "store-full"}
 OF_KUBERNETES = {"node-down", "pod-killed", "api-slow", "store-full"}
 
 
@@ -111,6 +113,9 @@ def _check(env: Environment, fault: Fault) -> None:
     if env.record.slurm == "existing" and (fault.kind in slurm_faults.KINDS or env.record.kubernetes == "none"):
         raise BadInput("kind", fault.kind, "the Slurm of this environment is an existing cluster, which orchlab never changes",
                        "break one of your own: orchlab up --name broken --kubernetes none --slurm local")
+    if env.record.kubernetes == "kind" and fault.kind in OF_OWN_STORE:
+        raise BadInput("kind", fault.kind, "needs etcd as a process of this environment, and on kind it is a pod of the cluster's",
+                       "use an environment with --kubernetes local")
     if fault.kind == "daemon-down":
         names = daemons.names(env)
         if fault.target not in names:
@@ -148,6 +153,22 @@ def _noted(env: Environment, name: str) -> None:
     """The simulator and the GPU Operator read the record: they let go of the node, or take it back."""
 
 
+def _stop_node(env: Environment, name: str) -> None:
+    """On kind a real node's container is paused; a simulated node's kubelet falls silent by the record."""
+    if container := _container(env, name):
+        container.pause(name)
+
+
+def _start_node(env: Environment, name: str) -> None:
+    if container := _container(env, name):
+        container.resume(name)
+
+
+def _container(env: Environment, node: str) -> kind_nodes.RealNodes | None:
+    found = kind_nodes.of(env) if env.record.kubernetes == "kind" else None
+    return found if found and node in found.workers else None
+
+
 def _gpu(env: Environment, target: str) -> tuple[str, int, int]:
     """(node, index, XID) of NODE/INDEX or NODE/INDEX:XID. Raises BadInput."""
     match = re.fullmatch(r"([^/:]+)/(\d+)(?::(\d+))?", target)
@@ -183,6 +204,9 @@ def _kill_pod(env: Environment, target: str) -> None:
         raise BadInput("target", target, "there is no such pod", "kubectl get pods -A")
     if pod["status"].get("phase") != "Running":
         raise BadInput("target", target, f"is {pod['status'].get('phase')}, so nothing runs in it that could be killed")
+    if real := _container(env, pod["spec"]["nodeName"]):
+        real.kill(pod["spec"]["nodeName"], namespace, name)
+        return
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     count = pod["status"]["containerStatuses"][0]["restartCount"]
     client.patch(path, {"metadata": {"annotations": {KILLED: str(count)}}})
@@ -237,7 +261,7 @@ def _until(task: Callable[[], object], what: str) -> None:
 
 _ACTIONS: dict[str, tuple[Callable, Callable]] = {
     "daemon-down": (_stop_daemon, _start_daemon),
-    "node-down": (_noted, _noted),
+    "node-down": (_stop_node, _start_node),
     "xid": (_report_xid, _noted),
     "driver-broken": (_noted, _noted),
     "pod-killed": (_kill_pod, _noted),

@@ -38,9 +38,9 @@ def simulator(image: str, kwok: list[str], digest: str) -> dict:
 def policies(image: str, clock: float) -> list[dict]:
     """A MutatingAdmissionPolicy and its binding: a container whose image is of REGISTRY gets the stand-in, and what the pod's annotations
     say about its run as environment variables. `clock` is simulated seconds per real second."""
-    noted = [f'Object.spec.containers.env{{name: "{name}", valueFrom: Object.spec.containers.env.valueFrom{{'
-             f'fieldRef: Object.spec.containers.env.valueFrom.fieldRef{{fieldPath: "metadata.annotations[\'{note}\']"}}}}}}'
-             for note, name in workload.VARIABLES.items()]
+    # Values, not references to the annotations: an apply configuration may not set those.
+    noted = [f'Object.spec.containers.env{{name: "{name}", value: has(object.metadata.annotations) && "{note}" in object.metadata.annotations '
+             f'? object.metadata.annotations["{note}"] : ""}}' for note, name in workload.VARIABLES.items()]
     plain = [f'Object.spec.containers.env{{name: "{workload.FACTOR}", value: "{clock:g}"}}',
              f'Object.spec.containers.env{{name: "{workload.RESTART}", value: has(object.spec.restartPolicy) ? object.spec.restartPolicy : "Always"}}']
     container = (f'Object.spec.containers{{name: c.name, image: "{image}", imagePullPolicy: "IfNotPresent", env: [{", ".join([*noted, *plain])}]}}')
