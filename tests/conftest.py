@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from docker_engine import base, engine  # noqa: F401 - fixtures
 
 from orchlab.paths import cache_home
 
