@@ -234,7 +234,7 @@ def engines(
         from orchlab.terminal import Steps
 
         with Steps("getting the engines") as steps:
-            machinery.ensure(machinery.names(), progress=steps.engine)
+            machinery.ensure(machinery.standard(), progress=steps.engine)
     table = Table(title="Engines", title_justify="left")
     for column in ("engine", "version", "state", "source", "MiB", "sha256"):
         table.add_column(column, justify="right" if column == "MiB" else "left", overflow="fold")

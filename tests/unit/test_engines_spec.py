@@ -42,6 +42,7 @@ def change(file, old: str, new: str) -> None:
         ('kind = "tcp"', 'kind = "https"', "run.probe.path", "begins with /"),
         ('port = "port"', "", "run.probe.port", "missing"),
         ("[run.probe]", "[run.probe", "", "not TOML"),
+        ('summary = "A test."', 'summary = "A test."\noptional = "no"', "optional", "true or false"),
     ],
 )
 def test_a_mistake_names_the_file_and_the_field(tmp_path, old, new, field, problem):
@@ -94,13 +95,15 @@ def test_arguments_are_filled_in_and_a_missing_value_is_named(tmp_path):
 
 
 def test_the_engines_of_the_clone():
-    assert engines.names() == ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"]
+    assert engines.standard() == ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"]
+    assert set(engines.names()) - set(engines.standard()) == {"coredns", "crictl", "kind", "kube-proxy", "kubeadm", "kubectl", "kubelet"}
     for name in engines.names():
         found = engines.load(name)
         assert found.build, name
         assert found.download or found.no_download, name
-    kubernetes = [engines.load(name) for name in engines.names() if name.startswith("kube-")]
-    assert len({(each.version, each.build.module, each.build.ldflags) for each in kubernetes}) == 1
+    kubernetes = [engines.load(name) for name in engines.names() if name.startswith("kube")]
+    assert len({(each.version, each.build.ldflags) for each in kubernetes}) == 1
+    assert {each.build.module for each in kubernetes} == {"kubernetes", "kubernetes-node"}
     assert f"gitVersion=v{kubernetes[0].version} " in kubernetes[0].build.ldflags
 
 
@@ -114,7 +117,25 @@ def test_go_mod_pins_the_version_that_engine_toml_names(name):
     assert modules[owner] == f"v{found.version}"
 
 
-@pytest.mark.parametrize("name", engines.names())
+def test_an_optional_engine_is_no_standard_one_and_not_listed_while_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("ORCHLAB_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "engines"
+    change(engine(folder, download=DOWNLOAD), 'summary = "A test."', 'summary = "A test."\noptional = true')
+    engine(folder, "other", download=DOWNLOAD)
+    assert engines.names(folder) == ["other", "tiny"] and engines.standard(folder) == ["other"]
+    assert [(state.name, state.state) for state in engines.listing(folder)] == [("other", "missing")]
+
+
+def test_a_program_that_is_no_daemon_needs_no_probe(tmp_path):
+    file = engine(tmp_path, download=DOWNLOAD)
+    change(file, '[run.probe]\nkind = "tcp"\nport = "port"\n', "")
+    with pytest.raises(BadInput, match=r"run\.probe.*a daemon has one"):
+        engines.load("tiny", tmp_path)
+    change(file, '["--port={port}", "{folder}/x"]', "[]")
+    assert engines.load("tiny", tmp_path).probe is None
+
+
+@pytest.mark.parametrize("name", engines.standard())
 def test_the_clones_engines_listen_on_loopback_with_tls(name):
     flags = dict(template.split("=", 1) for template in engines.load(name).templates)
     addresses = {flag: value for flag, value in flags.items() if "listen" in flag or flag in ("--bind-address", "--server-address")}

@@ -8,6 +8,6 @@ ORCHLAB_NO_DOWNLOAD=1 (skip the releases).
 from orchlab.engines.acquire import SOURCES, ensure
 from orchlab.engines.events import Progress
 from orchlab.engines.inventory import EngineState, listing, prune
-from orchlab.engines.spec import Build, Download, Engine, Probe, load, names
+from orchlab.engines.spec import Build, Download, Engine, Probe, load, names, standard
 
-__all__ = ["SOURCES", "Build", "Download", "Engine", "EngineState", "Probe", "Progress", "ensure", "listing", "load", "names", "prune"]
+__all__ = ["SOURCES", "Build", "Download", "Engine", "EngineState", "Probe", "Progress", "ensure", "listing", "load", "names", "prune", "standard"]

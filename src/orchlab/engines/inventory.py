@@ -34,9 +34,11 @@ class EngineState:
 
 
 def listing(folder: Path | None = None) -> list[EngineState]:
-    """Every engine, then what is in the cache unused. Reads each binary in full; the record of a corrupt one is dropped."""
+    """Every engine (optional ones if they are there), then what is in the cache unused. Reads each binary in full; the record of a corrupt one
+    is dropped."""
     engines = [load(name, folder) for name in names(folder)]
-    states = [_state(engine) for engine in engines]
+    found = [(engine, _state(engine)) for engine in engines]
+    states = [state for engine, state in found if not (engine.optional and state.state == "missing")]
     for place in _unused(engines):
         if entry := cache.read(place):
             states.append(_describe(entry, "unused"))

@@ -66,7 +66,8 @@ class Probe:
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """One engine.toml. `source` is the file it was read from."""
+    """One engine.toml. `source` is the file it was read from. An `optional` one is fetched only when something asks for it by name. A program
+    that is not a daemon has no arguments and no probe."""
 
     name: str
     version: str
@@ -75,7 +76,8 @@ class Engine:
     homepage: str
     version_command: tuple[str, ...]
     templates: tuple[str, ...]
-    probe: Probe
+    probe: Probe | None
+    optional: bool
     download: Download | None
     build: Build | None
     no_download: str  # why there is nothing to download, when there isn't
@@ -112,6 +114,11 @@ def names(folder: Path | None = None) -> list[str]:
     return sorted(file.parent.name for file in (folder or engines_folder()).glob("*/engine.toml"))
 
 
+def standard(folder: Path | None = None) -> list[str]:
+    """Names of the engines that are not optional."""
+    return [name for name in names(folder) if not load(name, folder).optional]
+
+
 def load(name: str, folder: Path | None = None) -> Engine:
     """Reads engines/NAME/engine.toml. Raises BadInput naming the file and the field."""
     folder = folder or engines_folder()
@@ -127,6 +134,7 @@ def load(name: str, folder: Path | None = None) -> Engine:
 
 def _engine(top: _Table, name: str, file: Path) -> Engine:
     run = top.table("run")
+    probe = run.table("probe", required=False)
     download, build = top.table("download", required=False), top.table("build", required=False)
     given = top.text("name")
     if given != name:
@@ -139,12 +147,15 @@ def _engine(top: _Table, name: str, file: Path) -> Engine:
         homepage=top.text("homepage"),
         version_command=tuple(run.texts("version")),
         templates=tuple(run.texts("arguments")),
-        probe=_probe(run.table("probe")),
+        probe=_probe(probe) if probe else None,
+        optional=top.flag("optional"),
         download=_download(download) if download else None,
         build=_build(build, name, file) if build else None,
         no_download=top.text("no_download", default=""),
         source=file,
     )
+    if engine.templates and not engine.probe:
+        run.refuse("probe", None, "missing; a daemon has one")
     run.done()
     top.done()
     for template in engine.templates:
@@ -238,7 +249,7 @@ class _Table:
         value = self.data.pop(key, default)
         if value is None:
             self.refuse(key, None, f"missing; must be {wanted}")
-        if not isinstance(value, kind) or isinstance(value, bool):
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             self.refuse(key, value, f"must be {wanted}")
         return value
 
@@ -253,6 +264,9 @@ class _Table:
         if value < 1:
             self.refuse(key, value, "must be at least 1")
         return value
+
+    def flag(self, key: str) -> bool:
+        return self._take(key, bool, "true or false", False)
 
     def texts(self, key: str) -> list[str]:
         value = self._take(key, list, "a list of texts", None)
