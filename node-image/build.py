@@ -97,10 +97,13 @@ def _main(wanted: argparse.Namespace) -> int:
     start, work = time.monotonic(), Path(tempfile.mkdtemp())
     try:
         _make(name, wanted, docker, root, work)
+    except BaseException:
+        time.sleep(1)  # the engine ends a build a moment after its client
+        raise
     finally:
         # A base whose making was broken off may still have something mounted.
         subprocess.run(["rm", "-rf", "--one-file-system", str(work)], check=False)
-        docker.run("image", "prune", "--force", "--filter", "label=orchlab.stage=kind-node-images", seconds=120, check=False)
+        docker.run("image", "prune", "--force", "--filter", "label=orchlab=kind-node", seconds=120, check=False)
     size = int(docker.run("image", "inspect", "--format", "{{.Size}}", name).stdout)
     print(f"made {name}: {size / 2**20:.0f} MiB in {time.monotonic() - start:.0f} s")
     return 0

@@ -87,7 +87,7 @@ def test_a_failed_build_leaves_nothing_and_shows_its_last_words(tmp_path, builde
     said = capsys.readouterr()
     assert "docker build failed (status 100); it said last:\nE: no such package" in said.err and "step 4 of 4" in said.out
     assert not (tmp_path / "work").exists()
-    assert "image prune --force --filter label=orchlab.stage=kind-node-images" in (tmp_path / "asked").read_text()
+    assert "image prune --force --filter label=orchlab=kind-node" in (tmp_path / "asked").read_text()
 
 
 def test_the_name_says_the_version_of_kubernetes(builder):
