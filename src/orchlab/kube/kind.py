@@ -28,8 +28,6 @@ from orchlab.supervisor import ProcessState
 ENGINES = ("kind", "kwok")
 PORTS = ("kube_apiserver", "kwok", "simulator", "gpu_operator")
 MEMORY = 3 * 2**30
-# On the control plane's own loopback, where nothing else listens.
-IN_CLUSTER = {"kwok": 10480, "simulator": 10490}
 SERVERS = [Pair(name, name, names=local.LOOPBACK) for name in ("kwok", "simulator")]
 USERS = [pair for pair in local.USERS if pair.file in ("admin", "simulator-client", "kwok-client", "gpu-operator-client")]
 KUBELET_CALLER = Pair("apiserver-kubelet", "kube-apiserver-kubelet-client")
@@ -81,7 +79,7 @@ def bring_up(env: Environment, say: Progress) -> None:
     _await_api(env, 120)
     for manifest in [*rbac.manifests(), *kind_parts.policies(env.record.engines["standin"], env.record.clock)]:
         client.apply(manifest)
-    client.apply(kind_parts.simulator(env.record.engines["standin"], _kwok_arguments(), _digest(env)))
+    client.apply(kind_parts.simulator(env.record.engines["standin"], _kwok_arguments(env), _digest(env)))
     _mark_nodes(env)
     say("the cluster is there" if fresh else "the cluster runs")
     install.before_start(client, env.record.engines["standin"])
@@ -171,7 +169,7 @@ def _credentials(env: Environment, chosen: Kind) -> None:
         if not (folder / file).exists() or (folder / file).read_text() != text:
             write_private(folder / file, text)
     pki.ensure(folder, [*SERVERS, *USERS, KUBELET_CALLER])
-    here, inside = private_folder(env.folder / "kubeconfigs"), private_folder(env.folder / "in-cluster")
+    here, inside = private_folder(env.folder / "kubeconfigs"), private_folder(env.folder / kind_config.IN_CLUSTER)
     for pair in USERS:
         user = pair.file.removesuffix("-client")
         text = local._kubeconfig(env, user, pair.file)
@@ -181,8 +179,9 @@ def _credentials(env: Environment, chosen: Kind) -> None:
             write_private(inside / f"{user}.kubeconfig", text)
 
 
-def _kwok_arguments() -> list[str]:
-    values = {"folder": kind_config.FOLDER, "pki": f"{kind_config.FOLDER}/pki", "kubeconfigs": f"{kind_config.FOLDER}/in-cluster", **IN_CLUSTER}
+def _kwok_arguments(env: Environment) -> list[str]:
+    inside = kind_config.FOLDER
+    values = {"folder": inside, "pki": f"{inside}/pki", "kubeconfigs": f"{inside}/kubeconfigs", **env.record.ports}
     return list(engines.load("kwok").arguments(**values))
 
 

@@ -13,6 +13,8 @@ from orchlab.simulator.stages import KUBELET_LABEL
 
 # Inside the control plane's container: the environment's folder, read-only.
 FOLDER = "/orchlab"
+# In it: the kubeconfigs of what runs in the cluster.
+IN_CLUSTER = "in-cluster"
 REAL = "real"
 SCHEDULER_CONFIG = "kube-scheduler.yaml"
 HEADER = "# The default fleet as a kind cluster: `orchlab up --kubernetes kind` renders its own copy with ports and folders of the environment.\n"

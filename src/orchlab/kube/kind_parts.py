@@ -4,7 +4,7 @@ the labs' pods run on real kubelets.
 
 from __future__ import annotations
 
-from orchlab.kube.kind_config import FOLDER
+from orchlab.kube.kind_config import FOLDER, IN_CLUSTER
 from orchlab.standin import workload
 
 NAMESPACE = "kube-system"
@@ -18,11 +18,14 @@ MODULE = ["python3", "-m"]
 def simulator(image: str, kwok: list[str], digest: str) -> dict:
     """One pod on the control plane, where the API server finds its kubelet API on loopback. `kwok`: its arguments; `digest` changes when
     what it has read at its start has changed."""
+    # The environment's own kubeconfigs name the address that the API server has outside.
+    mounts = [{"name": "environment", "mountPath": FOLDER, "readOnly": True}, {"name": "kubeconfigs", "mountPath": f"{FOLDER}/kubeconfigs", "readOnly": True}]
+
     def container(name: str, command: list[str]) -> dict:
         return {"name": name, "image": image, "imagePullPolicy": "IfNotPresent", "command": command,
-                "volumeMounts": [{"name": "environment", "mountPath": FOLDER, "readOnly": True}]}
+                "volumeMounts": mounts}
 
-    before_kwok = [*MODULE, "orchlab.simulator.start_kwok", "--kubeconfig", f"{FOLDER}/in-cluster/kwok.kubeconfig", "--", "/usr/local/bin/kwok"]
+    before_kwok = [*MODULE, "orchlab.simulator.start_kwok", "--kubeconfig", f"{FOLDER}/kubeconfigs/kwok.kubeconfig", "--", "/usr/local/bin/kwok"]
     labels = {"app": SIMULATOR}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": SIMULATOR, "namespace": NAMESPACE},
             "spec": {"replicas": 1, "strategy": {"type": "Recreate"}, "selector": {"matchLabels": labels},
@@ -32,7 +35,8 @@ def simulator(image: str, kwok: list[str], digest: str) -> dict:
                                            "tolerations": [{"operator": "Exists"}],
                                            "containers": [container("kwok", [*before_kwok, *kwok]),
                                                           container("simulator", [*MODULE, "orchlab.simulator", "--folder", FOLDER])],
-                                           "volumes": [{"name": "environment", "hostPath": {"path": FOLDER, "type": "Directory"}}]}}}}
+                                           "volumes": [{"name": name, "hostPath": {"path": path, "type": "Directory"}}
+                                                       for name, path in (("environment", FOLDER), ("kubeconfigs", f"{FOLDER}/{IN_CLUSTER}"))]}}}}
 
 
 def policies(image: str, clock: float) -> list[dict]:
