@@ -89,7 +89,10 @@ def node(lab: Lab, name: str) -> Text:
         return [re.sub(r" (NodeHostname|NodeAddr|Port)=\S+", "", re.sub(r"=\S*/dev/", "=…/", line))
                 for line in lab.conf(file).read_text().splitlines() if line.startswith(f"NodeName={name} ")]
 
-    said = lab.command(f"scontrol show node -d {name}")
+    deadline = time.monotonic() + 10
+    # A job that has just ended is still being cleared away for a moment.
+    while "COMPLETING" in (said := lab.command(f"scontrol show node -d {name}")) and time.monotonic() < deadline:
+        time.sleep(0.2)
     known = [match[0] for pattern in (r"CPUTot=\d+", r"Sockets=\d+", r"CoresPerSocket=\d+", r"RealMemory=\d+", r"AvailableFeatures=\S+",
                                       r"Weight=\d+", r"Gres=\S+", r"GresUsed=\S+",
                                       r"CfgTRES=\S+", r"AllocTRES=\S*", r"State=\S+") if (match := re.search(rf"(?<!\w){pattern}", said))]

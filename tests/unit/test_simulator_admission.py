@@ -12,9 +12,20 @@ from orchlab.simulator.admission import Admission
 ROOM = {"cpu": "8", "memory": "64Gi", "pods": "110"}
 
 
+class Cluster(Api):
+    """An API server that has the pods in `there`; lists are not remembered, since they change nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.there = []
+
+    def list(self, path, **query):
+        return self.there, "1"
+
+
 @pytest.fixture
 def api():
-    return Api()
+    return Cluster()
 
 
 @pytest.fixture
@@ -81,7 +92,8 @@ def test_devices_are_free_after_the_end_and_after_the_deletion(api, admits):
 
 
 def test_one_too_many_is_refused_as_by_a_kubelet(api, admits):
-    admits.pod(pod(gpus=4))
+    api.there = [pod(gpus=4)]
+    admits.pod(api.there[0])
     admits.pod(pod(name="q", gpus=1, uid="q"))
     method, path, body = api.asked[1]
     assert (method, path) == ("PATCH", "/api/v1/namespaces/ns/pods/q/status") and body["metadata"] == {"uid": "q"}
@@ -91,12 +103,22 @@ def test_one_too_many_is_refused_as_by_a_kubelet(api, admits):
     assert event["type"] == "Warning" and event["involvedObject"]["uid"] == "q"
 
 
+def test_before_it_refuses_it_asks_who_is_still_there(api, admits):
+    """The scheduler heard first of a deletion and bound the next pod."""
+    admits.pod(pod(name="deleted", gpus=4))
+    over = pod(name="over", gpus=4, phase="Succeeded")
+    api.there = [over]
+    admits.pod(pod(name="q", gpus=1, uid="q"))
+    assert [path for _, path, _ in api.asked] == ["/api/v1/namespaces/ns/pods/deleted", "/api/v1/namespaces/ns/pods/q"] and len(given(api)["main"]) == 1
+
+
 @pytest.mark.parametrize("resources, reason, message", [
     ({"cpu": "5"}, "OutOfcpu", "cpu, requested: 5000, used: 4000, capacity: 8000"),
     ({"memory": "61Gi"}, "OutOfmemory", f"memory, requested: {61 * 2**30}, used: {4 * 2**30}, capacity: {64 * 2**30}"),
 ])
 def test_no_room(api, admits, resources, reason, message):
-    admits.pod(pod(containers=[{"name": "a", "resources": {"requests": {"cpu": "4", "memory": "4Gi"}}}]))
+    api.there = [pod(containers=[{"name": "a", "resources": {"requests": {"cpu": "4", "memory": "4Gi"}}}])]
+    admits.pod(api.there[0])
     admits.pod(pod(name="q", gpus=0, containers=[{"name": "a", "resources": {"requests": resources}}]))
     status = api.asked[1][2]["status"]
     assert status["reason"] == reason and status["message"] == f"Pod was rejected: Node didn't have enough resource: {message}"
@@ -104,8 +126,9 @@ def test_no_room(api, admits, resources, reason, message):
 
 def test_the_number_of_pods_is_limited(api, admits):
     admits.node(node(), ROOM | {"pods": "2"})
-    for name in "abc":
-        admits.pod(pod(name))
+    api.there = [pod(name) for name in "abc"]
+    for one in api.there:
+        admits.pod(one)
     assert api.asked[2][2]["status"]["reason"] == "OutOfpods"
 
 

@@ -133,6 +133,7 @@ def test_pods_keep_their_devices_while_no_plugin_vouches_for_them(kubelets):
 def test_a_stopped_plugin_refuses_pods(kubelets):
     kubelets.look(gpu=["a"])
     kubelets.look()
+    kubelets.api.answers.append(([], "1"))  # which pods are there
     kubelets.admission.pod(pod("p", 1, uid="p"))
     messages = [body["status"]["message"] for _, path, body in kubelets.api.asked if path.endswith("/pods/p/status")]
     assert messages == ["Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices "

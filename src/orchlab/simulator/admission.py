@@ -40,7 +40,7 @@ class Admission:
         self._client = client
         self._workers = workers
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._nodes: dict[str, NodeDevices] = {}
         self._allocatable: dict[str, dict[str, int]] = {}
         self._held: dict[str, tuple[str, dict[str, int], dict[str, list[str]]]] = {}
@@ -139,7 +139,7 @@ class Admission:
             self._check_room(node.name, uid, wanted)
         except Unavailable as refusal:
             node.release(uid)
-            self._write(self._refuse, pod, refusal)
+            self._write(self._make_sure, pod, refusal)
             return
         self._hold(uid, node.name, wanted, devices)
         plan = pods.plan(pod, self._clock())
@@ -213,6 +213,21 @@ class Admission:
     def _delete(self, pod: dict) -> None:
         # By uid: the name may already be another pod's.
         self._client.delete(_path(pod), {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}})
+
+    def _make_sure(self, pod: dict, refusal: Unavailable) -> None:
+        """Before a pod is refused: the scheduler may have heard of a deletion before this did. Where the API server knows of pods that are no
+        more, the pod is looked at again."""
+        name = pod["spec"]["nodeName"]
+        found, _ = self._client.list(PODS, fieldSelector=f"spec.nodeName={name}")
+        there = {one["metadata"]["uid"] for one in found if not pods.is_over(one)}
+        with self._lock:
+            ended = self._on.get(name, set()) - there
+            for uid in ended:
+                self._release(uid)
+            if ended:
+                self._look_at(pod)
+                return
+        self._refuse(pod, refusal)
 
     def _refuse(self, pod: dict, refusal: Unavailable) -> None:
         status = {"phase": "Failed", "reason": refusal.reason, "message": f"Pod was rejected: {refusal}",
