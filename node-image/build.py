@@ -26,7 +26,7 @@ from orchlab import engines
 from orchlab.engines import build, running
 from orchlab.engines.progress import Renderer
 from orchlab.errors import EngineUnavailable, EnvironmentBroken, OrchlabError, TimeLimitReached
-from orchlab.paths import repository
+from orchlab.paths import cache_home, private_folder, repository
 from orchlab.slurm import containers, image
 from orchlab.slurm.containers import Docker
 
@@ -39,6 +39,8 @@ IN_IMAGES = (*CONTROL_PLANE, "kube-proxy", "coredns")
 OWN_IMAGE = "docker.io/orchlab/cni:v1"  # files/kind/manifests/default-cni.yaml names it
 NOT_INSIDE = ("docker-without-sys-resource",)
 BUILD_SECONDS = 1800
+LOAD_SECONDS = 300
+KEPT_FREE = 2 * 2**30
 TAIL = 15
 UNCHECKED = "-o Acquire::AllowInsecureRepositories=true -o APT::Get::AllowUnauthenticated=true"
 
@@ -94,6 +96,13 @@ def _main(wanted: argparse.Namespace) -> int:
     if image.there(docker, name):
         print(f"{name} is there")
         return 0
+    kept = archive(name)
+    if kept.exists():
+        print(f"loading {name} from {kept}", flush=True)
+        docker.run("load", "--quiet", "--input", str(kept), seconds=LOAD_SECONDS, check=False)
+        if image.there(docker, name):
+            return 0
+        print("it could not be loaded: it is made anew")
     start, work = time.monotonic(), Path(tempfile.mkdtemp())
     try:
         _make(name, wanted, docker, root, work)
@@ -105,8 +114,31 @@ def _main(wanted: argparse.Namespace) -> int:
         subprocess.run(["rm", "-rf", "--one-file-system", str(work)], check=False)
         docker.run("image", "prune", "--force", "--filter", "label=orchlab=kind-node", seconds=120, check=False)
     size = int(docker.run("image", "inspect", "--format", "{{.Size}}", name).stdout)
-    print(f"made {name}: {size / 2**20:.0f} MiB in {time.monotonic() - start:.0f} s")
+    print(f"made {name}: {size / 2**20:.0f} MiB in {time.monotonic() - start:.0f} s", flush=True)
+    _keep(docker, name, kept, size)
     return 0
+
+
+def archive(name: str) -> Path:
+    """Where an image is kept for engines that do not have it (another engine, another machine: docker load --input FILE)."""
+    return cache_home() / "images" / (name.replace("/", "-").replace(":", "-") + ".tar")
+
+
+def _keep(docker: Docker, name: str, kept: Path, size: int) -> None:
+    """Saves the image; archives of other contents go. A disk that is nearly full keeps none."""
+    private_folder(kept.parent)
+    for old in kept.parent.glob(f"{NAME.replace('/', '-')}-*"):
+        old.unlink()
+    if shutil.disk_usage(kept.parent).free < size + KEPT_FREE:
+        print(f"not kept in {kept.parent}: the disk has too little space")
+        return
+    partial = kept.with_suffix(".partial")
+    try:
+        docker.run("save", "--output", str(partial), name, seconds=LOAD_SECONDS)
+        partial.replace(kept)
+    finally:
+        partial.unlink(missing_ok=True)
+    print(f"kept as {kept}")
 
 
 def _make(name: str, wanted: argparse.Namespace, docker: Docker, root: Path, work: Path) -> None:

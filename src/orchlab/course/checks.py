@@ -18,7 +18,7 @@ from orchlab.slurm import daemons
 if TYPE_CHECKING:
     from orchlab.course.lab import Lab
 
-SETTLING_SECONDS = 15
+SETTLING_SECONDS = 25
 EVERY = 0.3
 
 

@@ -15,8 +15,9 @@ from orchlab.course import fleets, folder, kubectl, magics, manifests, pods, pro
 from orchlab.course.answers import Answer, Text
 from orchlab.course.place import Place
 from orchlab.course.slurm_side import SlurmSide
-from orchlab.environment import BACKENDS
+from orchlab.environment import BACKENDS, Environment
 from orchlab.errors import BadInput, TimeLimitReached
+from orchlab.fleet_nodes import with_real_kubelet
 
 # Processes that stand in for machines; all others are engines as their projects release them.
 SIMULATED = {"kwok", "simulator", "gpu-operator"}
@@ -91,8 +92,7 @@ class Lab(SlurmSide):
             lines += [
                 f"environment  {env.name}: Kubernetes {self.place.version}, backend {backend}, {len(nodes)} nodes, {gpus} GPUs",
                 f"namespace    {self.namespace}",
-                "real         the API server, etcd, the scheduler and the controllers: every decision is theirs",
-                f"simulated    nodes, GPUs, containers and how long they run ({env.clock.describe()})",
+                *_made_of(env),
             ]
             lines += [f"note         {note}" for note in self._others()]
         if "slurm" in self.file.backends:
@@ -304,3 +304,13 @@ def next_hint(lab: folder.LabFolder, exercise: str) -> Text:
     progress.note(lab, exercise, hints=number)
     last = f'\nThat was the last hint. lab.solve("{exercise}") shows the solution and runs it.' if number == len(hints) else ""
     return Text(f"Hint {number} of {len(hints)}: {hints[number - 1]}{last}")
+
+
+def _made_of(env: Environment) -> list[str]:
+    """What is real in the cluster of an environment and what is not."""
+    decided = "real         the API server, etcd, the scheduler and the controllers: every decision is theirs"
+    if env.record.kubernetes != "kind":
+        return [decided, f"simulated    nodes, GPUs, containers and how long they run ({env.clock.describe()})"]
+    real = ", ".join(node.name for node in with_real_kubelet(env.fleet.nodes()))
+    return [decided, f"             the kubelets, containers and device plugins of {real}",
+            f"simulated    all GPUs, the other nodes, and how long pods run ({env.clock.describe()})"]
