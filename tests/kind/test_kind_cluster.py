@@ -100,9 +100,10 @@ def test_a_real_oom_kill(client):
 
 
 def test_gpus_are_gone_while_the_plugin_is_and_come_back(client):
-    plugin = client.list("/api/v1/namespaces/gpu-operator/pods", labelSelector="app=nvidia-device-plugin-daemonset", fieldSelector="spec.nodeName=t4-0")[0][0]
-    client.delete(f"/api/v1/namespaces/gpu-operator/pods/{plugin['metadata']['name']}")
+    client.patch("/api/v1/nodes/t4-0", {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "false"}}})
     until(lambda: allocatable(client, "t4-0") == "0")
+    assert client.get("/api/v1/nodes/t4-0")["status"]["capacity"]["nvidia.com/gpu"] == "2", "capacity stays for the kubelet's grace"
+    client.patch("/api/v1/nodes/t4-0", {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": None}}})
     until(lambda: allocatable(client, "t4-0") == "2", 90)
 
 

@@ -50,7 +50,7 @@ def test_an_environments_own_copy_has_its_port_and_mounts_its_folder_read_only()
     assert control["extraMounts"] == [{"hostPath": "/state/x", "containerPath": "/orchlab", "readOnly": True}]
     assert {node["image"] for node in content["nodes"]} == {"orchlab/kind-node:v1"}
     patches = [yaml.safe_load(text) for text in content["kubeadmConfigPatches"]]
-    assert [patch["kind"] for patch in patches] == ["ClusterConfiguration"]
+    assert [patch["kind"] for patch in patches] == ["ClusterConfiguration", "KubeletConfiguration"] and "failCgroupV1" not in patches[1]
     assert patches[0]["scheduler"]["extraArgs"] == [{"name": "config", "value": "/orchlab/kube-scheduler.yaml"}]
 
 
