@@ -19,6 +19,7 @@ from orchlab.kube.objects import is_ready
 
 SECONDS = 60
 EVERY = 0.1
+KIND_SECONDS = 120
 NOT_OURS = {"Namespace", "Node", "ClusterPolicy"}
 BY_CONDITION = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
@@ -51,6 +52,9 @@ def cluster(lab: LabFolder, name: str = "default", seconds: float = SECONDS) -> 
 def _kubernetes(lab: LabFolder, place: Place, deadline: float) -> list[str]:
     done = []
     ours = place.env.record.kubernetes in ("local", "kind")
+    if place.env.record.kubernetes == "kind":
+        # Real kubelets start and end real containers.
+        deadline += KIND_SECONDS
     if ours and (count := _restore_nodes(place)):
         done.append(f"nodes: {count} put back as the fleet has them")
     if count := _remove_cluster_wide(place, f"orchlab-{lab.namespace}"):

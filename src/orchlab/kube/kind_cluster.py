@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchlab.engines import running
 from orchlab.errors import EngineUnavailable, EnvironmentBroken, TimeLimitReached
 from orchlab.paths import private_folder, repository
 from orchlab.slurm import containers
@@ -117,12 +117,14 @@ class Kind:
         paths = [_wrapper(self.folder), str(Path(self.docker.program).parent), os.environ.get("PATH", "")]
         variables = os.environ | dict(self.docker.settings) | {"KIND_EXPERIMENTAL_DOCKER_NETWORK": self.network, "KIND_EXPERIMENTAL_PROVIDER": "docker",
                                                                "PATH": ":".join(filter(None, paths))}
-        try:
-            done = subprocess.run([self.program, *words], capture_output=True, text=True, timeout=seconds, check=False, env=variables)
-        except subprocess.TimeoutExpired:
-            raise TimeLimitReached(f"kind {' '.join(words[:2])} did not end within {seconds:g} s", "see whether the Docker Engine answers: docker ps") from None
-        if done.returncode:
-            raise EnvironmentBroken(f"kind {' '.join(words[:2])} failed: {_essence(done.stderr)}", _remedy(done.stderr))
+        lines: list[str] = []
+        # It ends with us: nobody would know of a cluster that came up after an `up` that was killed.
+        status, _ = running.run([self.program, *words], self.folder, variables, seconds, lines.append)
+        if status is None:
+            raise TimeLimitReached(f"kind {' '.join(words[:2])} did not end within {seconds:g} s", "see whether the Docker Engine answers: docker ps")
+        if status:
+            said = "\n".join(lines)
+            raise EnvironmentBroken(f"kind {' '.join(words[:2])} failed: {_essence(said)}", _remedy(said))
 
 
 def name(env: Environment) -> str:
