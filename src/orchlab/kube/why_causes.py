@@ -50,8 +50,10 @@ def could_start(facts: Facts, pod: dict) -> Diagnosis | None:
 
 def asks(pod: dict) -> str:
     wanted = match.requests(pod)
-    return ", ".join(f"{match.shown(name, wanted[name])} {name}" for name in sorted(wanted, key=lambda one: ("/" not in one, one))
-                     if wanted[name]) or "nothing in particular"
+    names = [name for name in sorted(wanted, key=lambda one: ("/" not in one, one)) if wanted[name]]
+    inits = list(dict.fromkeys(filter(None, (match.init_that_asks(pod, name) for name in names))))
+    why = f" (init container {', '.join(inits)}: what counts is the larger of the largest init container and the sum of the containers)" if inits else ""
+    return (", ".join(f"{match.shown(name, wanted[name])} {name}" for name in names) or "nothing in particular") + why
 
 
 def scheduler(pod: dict) -> str:

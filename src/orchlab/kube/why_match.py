@@ -146,6 +146,15 @@ def requests(pod: dict) -> dict[str, int]:
     return total
 
 
+def init_that_asks(pod: dict, resource: str) -> str:
+    """The init container that makes a pod's request what it is: it asks for more than the containers together. "" if none does."""
+    inits = [one for one in pod["spec"].get("initContainers") or [] if one.get("restartPolicy") != "Always"]
+    alone = requests({"spec": {**pod["spec"], "initContainers": [one for one in pod["spec"].get("initContainers") or [] if one not in inits]}})
+    if not inits or requests({"spec": pod["spec"]}).get(resource, 0) <= alone.get(resource, 0):
+        return ""
+    return max(inits, key=lambda one: _asks(one, {}).get(resource, 0))["name"]
+
+
 def _asks(container: dict, sizes: dict[str, dict[str, int]]) -> dict[str, int]:
     wanted = (container.get("resources") or {}).get("requests") or {}
     # The API server copies limits to missing requests; a manifest that it has not seen has them still to be copied.

@@ -31,7 +31,8 @@ ZONES = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region", "failur
 @dataclass(frozen=True)
 class Failure:
     """One filter that a node fails. `kind` as in why_said; for a resource (thousandths): `asked`, what the node has `allocatable`, what
-    is `free`, its `capacity`, and what its DaemonSets take (`daemons`)."""
+    is `free`, its `capacity`, what its DaemonSets take (`daemons`), and whether a device plugin once registered it and now registers nothing
+    (`gone`)."""
 
     kind: str
     detail: str = ""
@@ -40,6 +41,7 @@ class Failure:
     free: int = 0
     capacity: int = 0
     daemons: int = 0
+    gone: bool = False
 
     @property
     def resource(self) -> str:
@@ -56,7 +58,8 @@ class Failure:
         if self.resource == "pods":
             return f"has as many pods as it takes ({self.allocatable // 1000})"
         if not self.allocatable:
-            return f"has no {self.resource}" + (f" (capacity {match.shown(self.resource, self.capacity)}, allocatable 0)" if self.capacity else "")
+            return f"has no {self.resource}" + (f" (capacity {match.shown(self.resource, self.capacity)}, allocatable 0)"
+                                                if self.capacity or self.gone else "")
         short = match.shown(self.resource, self.asked - self.free)
         return f"short by {short} {self.resource} ({match.shown(self.resource, max(0, self.free))} of " \
                f"{match.shown(self.resource, self.allocatable)} free)"
@@ -173,7 +176,11 @@ class _Tests:
             if asked > free:
                 daemons = sum(facts.asked[other["metadata"]["uid"]].get(resource, 0) for other in there
                               if (controller(other) or {}).get("kind") == "DaemonSet")
-                yield Failure(f"resource {resource}", "", asked, allocatable, free, match.amount(capacity.get(resource, 0)), daemons)
+                prefix = resource.partition("/")[0] + "/"
+                # A kubelet keeps the name of a resource whose plugin has gone; where the plugin advertises another name, it has not.
+                gone = "/" in resource and resource in capacity and not any(
+                    name.startswith(prefix) and match.amount(value) for name, value in has.items())
+                yield Failure(f"resource {resource}", "", asked, allocatable, free, match.amount(capacity.get(resource, 0)), daemons, gone)
 
     def _volume(self, node: dict) -> Iterator[Failure]:
         bound, unbound = self._volumes

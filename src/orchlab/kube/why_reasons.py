@@ -53,7 +53,7 @@ def class_of(failure: Failure) -> str:
     if not failure.resource:
         return failure.kind
     if not failure.allocatable:
-        return "plugin" if failure.capacity else "absent"
+        return "plugin" if failure.capacity or failure.gone else "absent"
     if failure.asked > failure.allocatable:
         return "oversize"
     return "daemons" if failure.asked > failure.allocatable - failure.daemons else "in use"
@@ -112,7 +112,7 @@ def _in_use(facts: Facts, pod: dict, rows: list[Row]) -> Clause:
     where = _some(row.name for row in rows)
     if resource == "pods":
         return Clause(f"the nodes that it could use run as many pods as they may ({where})", "wait, or raise the kubelets' maxPods")
-    words = f"it asks for {match.shown(resource, asked)}, at most {match.shown(resource, most)} {'is' if most == 1000 else 'are'} free on one node"
+    words = f"{_who_asks(pod, of_it[0])} for {match.shown(resource, asked)}, at most {match.shown(resource, most)} {'is' if most == 1000 else 'are'} free on one node"
     if total >= asked > most:
         text = f"enough {resource} is free in all ({match.shown(resource, total)}), but on no single node: {words} ({where})"
     else:
@@ -129,11 +129,8 @@ def _oversize(facts: Facts, pod: dict, table: Table, rows: list[Row], mine: list
     one = max(over, key=lambda failure: (failure.resource.startswith(PREFIX), failure.allocatable))
     others = sorted({failure.resource for failure in over} - {one.resource})
     evidence = [f"also more than a node has: {', '.join(others)}"] if others else []
-    if (name := _init_that_asks(pod, one)):
-        evidence.append(f"its init container {name} asks for it: a pod needs the larger of its largest init container and the sum of its"
-                        " containers")
     selected = " that it selects" if _selects(pod) else ""
-    return Clause(f"it asks for {match.shown(one.resource, one.asked)} {one.resource}, more than any node{selected} has:"
+    return Clause(f"{_who_asks(pod, one)} for {match.shown(one.resource, one.asked)} {one.resource}, more than any node{selected} has:"
                   f" {match.shown(one.resource, one.allocatable)} at most",
                   "waiting does not help: ask for less per pod, or split the work over several pods", evidence)
 
@@ -220,13 +217,9 @@ def _selects(pod: dict) -> bool:
     return bool(pod["spec"].get("nodeSelector") or match.affinity(pod, "nodeAffinity").get("requiredDuringSchedulingIgnoredDuringExecution"))
 
 
-def _init_that_asks(pod: dict, failure: Failure) -> str:
-    alone = match.requests({"spec": {**pod["spec"], "initContainers": []}, "metadata": {}})
-    if alone.get(failure.resource, 0) >= failure.asked:
-        return ""
-    inits = pod["spec"].get("initContainers") or []
-    return max(inits, key=lambda one: match.amount(((one.get("resources") or {}).get("limits") or {}).get(failure.resource, 0)),
-               default={"name": ""})["name"]
+def _who_asks(pod: dict, failure: Failure) -> str:
+    name = match.init_that_asks(pod, failure.resource)
+    return f"its init container {name} asks" if name else "it asks"
 
 
 def _some(names: Iterable[str], most: int = 4) -> str:
