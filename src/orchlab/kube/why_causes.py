@@ -181,8 +181,8 @@ def _silent(facts: Facts, pod: dict, sentence: str, seen: list[str]) -> Diagnosi
                          f"make the pod anew without schedulerName (that is {DEFAULT}), or start {name}")
     if age < OVERLOOKED:
         return unknown([*seen, f"it is {age:.0f} s old"], "ask again in a few seconds")
-    return Diagnosis(f"{'kube-scheduler' if name == DEFAULT else name} has not looked at it for {age:.0f} s: it does not run, or cannot reach"
-                     " the API server.", seen, "orchlab status; on a cluster of yours: kubectl -n kube-system get pods,leases")
+    who = "kube-scheduler" if name == DEFAULT else name
+    return Diagnosis(f"No scheduler has looked at it for {age:.0f} s: {who} does not run, or cannot reach the API server.", seen, "orchlab status; on a cluster of yours: kubectl -n kube-system get pods,leases")
 
 
 # -- what needs the nodes
