@@ -25,7 +25,7 @@ KINDS = {name: found for names, found in (
 FORMS = ("pod/NAME", "job/NAME", "deploy/NAME", "rs/NAME", "node/NAME")
 # When all is asked about, pods are looked at node by node as long as nodes times groups of pods stay below this; the rest is told from the
 # scheduler's words. About two seconds on one core.
-CELLS = 50_000
+CELLS = 20_000
 
 Answers = list[tuple[str, Diagnosis]]
 

@@ -43,11 +43,11 @@ class Failure:
     daemons: int = 0
     gone: bool = False
 
-    @property
+    @cached_property
     def resource(self) -> str:
         return self.kind.removeprefix("resource ") if self.kind.startswith("resource ") else ""
 
-    @property
+    @cached_property
     def stage(self) -> str:
         """The filter: all resources are one."""
         return "resource" if self.resource else self.kind
@@ -72,11 +72,11 @@ class Row:
     node: dict
     failures: tuple[Failure, ...]
 
-    @property
+    @cached_property
     def name(self) -> str:
         return self.node["metadata"]["name"]
 
-    @property
+    @cached_property
     def counted(self) -> tuple[Failure, ...]:
         """Those under which the scheduler counts the node."""
         return tuple(one for one in self.failures if one.stage == self.failures[0].stage)
