@@ -4,6 +4,7 @@ asked about one by one."""
 from __future__ import annotations
 
 import json
+import time
 
 import gpu_operator_support as operator
 import pytest
@@ -12,6 +13,7 @@ from simulator_support import exists, namespace, pod, until
 from orchlab import faults
 from orchlab import why as whys
 from orchlab.errors import BadInput
+from orchlab.gpu_operator.restore import restore
 from orchlab.kube import why, why_nodes, why_said
 from orchlab.kube.client import base_path
 from orchlab.kube.why_causes import words_of
@@ -245,10 +247,7 @@ def test_a_plugin_that_is_not_ready_and_another_mig_strategy(client, space, envi
             if exists(client, f"{pods}/{name}"):
                 client.delete(f"{pods}/{name}")
         faults.clear(environment, "driver-broken", "a100-1")
-        operator.label(client, "a100-0", **{"mig.config": "all-disabled"})
-        operator.policy(client, mig={"strategy": "single"})
-        operator.advertises(client, "a100-0", gpu="4")
-        operator.advertises(client, "a100-1", gpu="4")
+        restore(client, {one.name: one.gpus for one in environment.fleet.nodes() if one.gpus}, time.monotonic() + 60)
 
 
 def test_nothing_is_changed_and_what_is_not_there_is_said(client, space):

@@ -150,6 +150,9 @@ def test_pods_per_node_and_host_ports():
     mine = pod(**listening)
     found = nodes.table(facts(running("r", "a", **listening), mine, nodes=[node("a"), node("b")]), mine)
     assert kinds(found) == {"a": "ports"}
+    elsewhere = {"containers": [{"name": "main", "ports": [{"hostPort": 80, "hostIP": "10.0.0.1"}]}]}
+    mine, one = pod(**elsewhere), {"containers": [{"name": "main", "ports": [{"hostPort": 80, "hostIP": "10.0.0.2"}]}]}
+    assert nodes.table(facts(running("r", "a", **one), mine, nodes=[node("a")]), mine).fits == ["a"]
 
 
 def test_a_name_in_the_affinity_leaves_other_nodes_out():

@@ -89,7 +89,8 @@ def overview(facts: Facts, namespace: str = "") -> Answers:
         more = [f"the same holds for {len(group) - 1} more of {workload(group[0])[1]}: {', '.join(names[1:5])}{' …' if len(names) > 5 else ''}"]
         if found.cause in NOT_WRONG:
             continue
-        answers.append((_target("pod", group[0]), Diagnosis(found.cause, [*found.evidence, *(more if len(group) > 1 else [])], found.remedy, found.known)))
+        evidence = [*found.evidence, *(more if len(group) > 1 else [])]
+        answers.append((_target("pod", group[0]), Diagnosis(found.cause, evidence, found.remedy, found.known)))
     for kind, listed, explain in (("job", "jobs", owners.job), ("deploy", "deployments", owners.replicas), ("rs", "replicasets", owners.replicas)):
         for one in facts[listed]:
             if mine(one) and _makes_none(one, facts) and not (kind == "rs" and controller(one)):

@@ -175,6 +175,7 @@ def _silent(facts: Facts, pod: dict, sentence: str, seen: list[str]) -> Diagnosi
     name, created = scheduler(pod), pod["metadata"].get("creationTimestamp")
     age = time.time() - (seconds(created) or time.time())
     spoke = any(name in (event.get("reportingComponent"), (event.get("source") or {}).get("component")) for event in facts["events"])
+    spoke = spoke or any(scheduler(one) == name and one["spec"].get("nodeName") for one in facts["pods"] if one is not pod)
     seen = [*seen, f"created at {created}; no scheduler has said anything about it: no condition PodScheduled, no event"]
     if name != DEFAULT and not spoke:
         return Diagnosis(f"It asks for the scheduler {name}, and none of that name has said a word: probably there is none.", seen,
@@ -182,7 +183,8 @@ def _silent(facts: Facts, pod: dict, sentence: str, seen: list[str]) -> Diagnosi
     if age < OVERLOOKED:
         return unknown([*seen, f"it is {age:.0f} s old"], "ask again in a few seconds")
     who = "kube-scheduler" if name == DEFAULT else name
-    return Diagnosis(f"No scheduler has looked at it for {age:.0f} s: {who} does not run, or cannot reach the API server.", seen, "orchlab status; on a cluster of yours: kubectl -n kube-system get pods,leases")
+    return Diagnosis(f"No scheduler has looked at it for {age:.0f} s: {who} does not run, or cannot reach the API server.", seen,
+                     "orchlab status; on a cluster of yours: kubectl -n kube-system get pods,leases")
 
 
 # -- what needs the nodes

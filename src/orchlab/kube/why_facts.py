@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from orchlab.errors import ApiError
 from orchlab.kube import why_match as match
-from orchlab.kube.client import Client
+from orchlab.kube.client import Client, WatchExpired
 
 # What is read, by its name here.
 PATHS = {
@@ -162,6 +162,9 @@ def _list(client: Client, kind: str, facts: Facts) -> list[dict]:
             if len(found) >= MOST:
                 facts.missing[kind] = f"only the first {len(found)} {kind} were read"
                 return found
+    except WatchExpired:
+        facts.missing[kind] = f"only the first {len(found)} {kind} were read: the list expired meanwhile"
+        return found
     except ApiError as error:
         # A user without the right, or a server without that API.
         if error.status not in (403, 404):

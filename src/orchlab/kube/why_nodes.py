@@ -143,8 +143,9 @@ class _Tests:
             yield Failure("taint", taints)
         if not match.node_selected(pod, node):
             yield Failure("affinity")
-        if self._ports and (taken := self._ports & {port for other in self._facts.on.get(name, ()) for port in _ports(other)}):
-            yield Failure("ports", ", ".join(sorted(f"{port}/{protocol}" for _, protocol, port in taken)))
+        if self._ports and (taken := {mine[1:] for other in self._facts.on.get(name, ()) for theirs in _ports(other) for mine in self._ports
+                                      if mine[1:] == theirs[1:] and ("0.0.0.0" in (mine[0], theirs[0]) or mine[0] == theirs[0])}):
+            yield Failure("ports", ", ".join(sorted(f"{port}/{protocol}" for protocol, port in taken)))
         yield from self._resources(node, name)
         yield from self._volume(node)
         for found in (self._spread(node), self._neighbours(node)):
@@ -243,13 +244,13 @@ def _reaches(volume: dict, node: dict) -> bool:
 
 
 def _ports(pod: dict) -> Iterator[tuple[str, str, int]]:
-    """Host ports as (address, protocol, port); the address is left out where two would differ only by that."""
+    """Host ports as (address, protocol, port); 0.0.0.0 is all addresses."""
     spec = pod["spec"]
     sidecars = (one for one in spec.get("initContainers") or [] if one.get("restartPolicy") == "Always")
     for container in (*(spec.get("containers") or []), *sidecars):
         for port in container.get("ports") or ():
             if port.get("hostPort"):
-                yield "", port.get("protocol") or "TCP", port["hostPort"]
+                yield port.get("hostIP") or "0.0.0.0", port.get("protocol") or "TCP", port["hostPort"]
 
 
 def agrees(computed: Table, words: said.Said) -> bool:

@@ -45,7 +45,8 @@ REFUSED: tuple[tuple[str, str, str], ...] = (
     (r"insufficient quota to match these scopes: (?P<scopes>.+)$",
      "Pods like it are only allowed in a namespace with a ResourceQuota for their scope ({scopes}).",
      "use another PriorityClass, or a namespace whose quota has that scope"),
-    (rf"(?P<which>maximum|minimum) (?P<r>{RESOURCES}) usage per (?P<what>\w+) is (?P<limit>[^\s,\]]+?), but (?P<kind>limit|request) is (?P<value>[^\s,\]]+?)\.?(?=[\s,\]]|$)",
+    (rf"(?P<which>maximum|minimum) (?P<r>{RESOURCES}) usage per (?P<what>\w+) is (?P<limit>[^\s,\]]+?), but (?P<kind>limit|request) is"
+     r" (?P<value>[^\s,\]]+?)\.?(?=[\s,\]]|$)",
      "A LimitRange of its namespace sets the {which} of {r} per {what} to {limit}, and its {kind} is {value}.",
      "keep within it; kubectl describe limitrange"),
     (rf"(?P<which>maximum|minimum) (?P<r>{RESOURCES}) usage per (?P<what>\w+) is (?P<limit>[^\s,\]]+?)\.\s+No (?P<kind>limit|request) is specified",
