@@ -46,9 +46,9 @@ SPREAD = {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule
 # Pods that wait, and words of the cause.
 WAITING = [
     (asking("oversize", limits={"gpu": 16}), "It asks for 16 nvidia.com/gpu, more than any node has: 8 at most"),
-    (asking("untolerated", tolerations=False, limits={"gpu": 1}), "It tolerates no taint nvidia.com/gpu=present:NoSchedule"),
+    (asking("untolerated", tolerations=False, limits={"gpu": 1}), "It does not tolerate the taint nvidia.com/gpu=present:NoSchedule"),
     (asking("shared", limits={"gpu": 1}, nodeSelector={PRODUCT: "Tesla-T4-SHARED"}), "nodes have NVIDIA-H100-80GB-HBM3 (4)"),
-    (asking("slice", limits={"nvidia.com/mig-3g.20gb": 1}), "No node advertises nvidia.com/mig-3g.20gb; they advertise nvidia.com/gpu (7 nodes)"),
+    (asking("slice", limits={"nvidia.com/mig-3g.20gb": 1}), "No node advertises nvidia.com/mig-3g.20gb; they advertise nvidia.com/gpu (7 node(s))"),
     (asking("init", limits={"gpu": 1}, init={"gpu": 9}), "Its init container prepare asks for 9 nvidia.com/gpu"),
     (asking("cpus", limits={"cpu": 500}), "It asks for 500 cpu, more than any node has"),
     (asking("near", affinity=required("podAffinity", "nobody", HOST)), "Its required pod affinity"),

@@ -50,14 +50,14 @@ def test_more_gpus_than_any_node_has():
 def test_taint_without_toleration():
     says = "0/9 nodes are available: 2 Insufficient nvidia.com/gpu, 7 node(s) had untolerated taint(s)." + UNHELPFUL
     found = answer(pod(limits={"gpu": 1}, tolerated=False, says=says))
-    assert "tolerates no taint nvidia.com/gpu=present:NoSchedule" in found.cause and "key: nvidia.com/gpu" in found.remedy
+    assert "does not tolerate the taint nvidia.com/gpu=present:NoSchedule" in found.cause and "key: nvidia.com/gpu" in found.remedy
     older = pod(limits={"gpu": 1}, tolerated=False, says=says.replace("taint(s)", "taint {nvidia.com/gpu: present}"))
     assert answer(older).cause == found.cause
 
 
 def test_a_taint_and_too_many_gpus_are_both_said():
     says = "0/9 nodes are available: 2 Insufficient nvidia.com/gpu, 7 node(s) had untolerated taint(s)."
-    assert "asks for 16 nvidia.com/gpu, more than any node has: 8 at most; and it tolerates no taint" in answer(
+    assert "asks for 16 nvidia.com/gpu, more than any node has: 8 at most; and it does not tolerate the taint" in answer(
         pod(limits={"gpu": 16}, tolerated=False, says=says)).cause
 
 
@@ -80,10 +80,10 @@ def test_required_affinity_that_nothing_matches():
 def test_the_resource_name_of_another_mig_strategy():
     says = "0/9 nodes are available: 9 Insufficient nvidia.com/mig-3g.20gb." + UNHELPFUL
     found = answer(pod(limits={"nvidia.com/mig-3g.20gb": 1}, says=says))
-    assert found.cause == "No node advertises nvidia.com/mig-3g.20gb; they advertise nvidia.com/gpu (7 nodes)." and "MIG strategy" in found.remedy
+    assert found.cause == "No node advertises nvidia.com/mig-3g.20gb; they advertise nvidia.com/gpu (7 node(s))." and "MIG strategy" in found.remedy
     sliced = changed("t4-0", status={"allocatable": {GPU: "0", "nvidia.com/mig-1g.5gb": "7"}, "capacity": {GPU: "0", "nvidia.com/mig-1g.5gb": "7"}})
     found = answer(pod(limits={"gpu": 1}, nodeSelector=T4, says=ONE_FULL), nodes=sliced)
-    assert found.cause == "None of the nodes that it selects advertises nvidia.com/gpu; they advertise nvidia.com/mig-1g.5gb (1 nodes)."
+    assert found.cause == "None of the nodes that it selects advertises nvidia.com/gpu; they advertise nvidia.com/mig-1g.5gb (1 node(s))."
 
 
 def test_a_shared_resource_under_another_name():
@@ -262,7 +262,7 @@ def test_a_sentence_that_the_table_does_not_bear_out_is_not_guessed_at():
 def test_counts_that_differ_are_said_though_the_cause_is_in_the_sentence():
     says = "0/10 nodes are available: 3 Insufficient nvidia.com/gpu, 7 node(s) had untolerated taint(s)."
     found = answer(pod(limits={"gpu": 1}, tolerated=False, says=says))
-    assert "tolerates no taint" in found.cause and any("its last word is older" in line for line in found.evidence)
+    assert "does not tolerate the taint" in found.cause and any("its last word is older" in line for line in found.evidence)
 
 
 def test_without_nodes_the_words_are_all():

@@ -86,7 +86,9 @@ def overview(facts: Facts, namespace: str = "") -> Answers:
         cells += 0 if group[0]["spec"].get("nodeName") else len(facts["nodes"])
         found = owners.pod(facts, group[0], cells <= CELLS)
         names = [one["metadata"]["name"] for one in group]
-        more = [f"the same holds for {len(group) - 1} more of {workload(group[0])[1]}: {', '.join(names[1:5])}{' …' if len(names) > 5 else ''}"]
+        kind, made_by = workload(group[0])
+        whose = "" if kind == "Pod" else f" of {made_by}"
+        more = [f"the same holds for {len(group) - 1} more{whose}: {', '.join(names[1:5])}{' …' if len(names) > 5 else ''}"]
         if found.cause in NOT_WRONG:
             continue
         evidence = [*found.evidence, *(more if len(group) > 1 else [])]

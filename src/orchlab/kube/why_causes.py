@@ -195,6 +195,7 @@ def _from_table(facts: Facts, pod: dict, words: said.Said, seen: list[str]) -> D
     agreed = nodes.agrees(table, words)
     lines = [f"node by node, {nodes.COMPUTED}{'; the counts add up to its sentence' if agreed else ' now'}:", *table.lines()]
     if not agreed:
+        # It looks at a pod again only when something has changed that may help it.
         lines.append("the counts computed now are not those of the scheduler's sentence: its last word is older, or says what is not"
                      f" computed here{_times(facts, pod)}")
         rows, _ = reasons.decisive(table)

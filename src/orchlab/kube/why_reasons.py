@@ -73,7 +73,7 @@ def clause(facts: Facts, pod: dict, table: Table, rows: list[Row], which: str) -
     if which == "taint":
         keys = dict.fromkeys(taint["key"] for row in rows for taint in match.untolerated(pod, row.node))
         adds = "; ".join(f'{{key: {key}, operator: Exists}}' for key in keys)
-        return Clause(f"it tolerates no taint {details}, which the nodes have that it could use otherwise ({names})",
+        return Clause(f"it does not tolerate the taint {details} of the nodes that it could use otherwise ({names})",
                       f"add to spec.tolerations: {adds}")
     if which == "not ready":
         return Clause(f"the nodes that it could use are not ready ({names}: {details})",
@@ -157,7 +157,7 @@ def _absent(facts: Facts, pod: dict, table: Table, rows: list[Row], mine: list[F
     text = f"{who} {resource}"
     remedy = "compare the name with kubectl get nodes -o yaml: status.allocatable"
     if other and resource.startswith(PREFIX):
-        text += f"; they advertise {', '.join(f'{name} ({count} nodes)' for name, count in other.most_common(4))}"
+        text += f"; they advertise {', '.join(f'{name} ({count} node(s))' for name, count in other.most_common(4))}"
         remedy = f"ask for one of those: {', '.join(name for name, _ in other.most_common(4))}"
         if "mig-" in resource or any("mig-" in name for name in other):
             remedy += "; or have the MIG strategy or layout changed: mixed advertises nvidia.com/mig-PROFILE, single and none nvidia.com/gpu"
