@@ -76,9 +76,9 @@ def test_it_is_read_and_used(env, client, owner, work):
 def test_a_script_is_tested_where_there_are_commands(env, work):
     (work / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:h100:9\n")
     if by_commands(env):
-        assert "can ever give that" in why.refused(env, work / "job.sh").diagnosis.cause
+        assert "can ever give that" in why.refused(env, work / "job.sh")[0].diagnosis.cause
         (work / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:h100:8\n")
-        assert "finds nothing to refuse" in why.refused(env, work / "job.sh").diagnosis.cause
+        assert "finds nothing to refuse" in why.refused(env, work / "job.sh")[0].diagnosis.cause
     else:
         with pytest.raises(NotOffered, match="test-only"):
             why.refused(env, work / "job.sh")

@@ -243,12 +243,12 @@ def test_a_script_is_tested_and_what_the_test_leaves_out_is_said():
 @pytest.mark.parametrize("target", ["job/7", "job/7_3", "job/7+1", "slurm/job/7", "node/a100-0", "slurm/node/a100-0"])
 def test_numbers_are_slurm_jobs(target, monkeypatch):
     seen = []
-    monkeypatch.setattr(whys.Slurm, "answer", lambda self, env, kind, name: seen.append((kind, name)))
+    monkeypatch.setattr(whys.Slurm, "answer", lambda self, env, kind, name, namespace: seen.append((kind, name)))
     whys.ask(None, target)
     assert "/".join(seen[0]) == target.removeprefix("slurm/")
 
 
-@pytest.mark.parametrize("target", ["job/train", "pod/x", "7", "job/", "/7", "slurm/job", "job/7/8", "other/job/7"])
+@pytest.mark.parametrize("target", ["slurm/job/train", "quota/x", "7", "job/", "/7", "slurm/job", "job/7/8", "other/job/7"])
 def test_what_nobody_claims_is_refused_with_the_forms(target):
     with pytest.raises(BadInput, match="job/ID, job/ID_TASK, node/NAME"):
         whys.ask(None, target)
@@ -264,12 +264,12 @@ def test_answers_as_json_and_as_text():
 
 
 def test_no_orchestrator_and_no_script(tmp_path):
-    bare = SimpleNamespace(name="bare", record=SimpleNamespace(slurm="none", left_out={}))
-    with pytest.raises(EnvironmentBroken, match="no Slurm to ask"):
+    bare = SimpleNamespace(name="bare", record=SimpleNamespace(slurm="none", kubernetes="none", left_out={}))
+    with pytest.raises(EnvironmentBroken, match="no Slurm or Kubernetes to ask"):
         whys.ask(bare)
-    (tmp_path / "pod.yaml").write_text("kind: Pod\n")
-    with pytest.raises(BadInput, match="no batch script"):
-        whys.refused(bare, tmp_path / "pod.yaml")
+    (tmp_path / "job.sh").write_text("#!/bin/sh\n")
+    with pytest.raises(BadInput, match="only Kubernetes is asked"):
+        whys.refused(bare, tmp_path / "job.sh", among=(whys.Kubernetes(),))
 
 
 # -- the command line and the notebook
@@ -278,7 +278,7 @@ def test_no_orchestrator_and_no_script(tmp_path):
 def test_the_command_prints_text_or_json_and_counts_what_is_too_much(monkeypatch):
     many = [whys.Answer("slurm", f"job/{n}", why.job(Answers([waiting("JobHeldUser")]), 5)) for n in range(40)]
     monkeypatch.setattr(Environment, "load", classmethod(lambda cls, name: None))
-    monkeypatch.setattr(whys, "ask", lambda env, target: many if not target else many[:1])
+    monkeypatch.setattr(whys, "ask", lambda env, target, namespace, among: many if not target else many[:1])
 
     def run(*words):
         return CliRunner().invoke(cli.app, ["why", *words])
@@ -299,8 +299,8 @@ def test_a_target_and_a_script_are_two_questions(tmp_path, monkeypatch):
 
 def test_a_lab_asks_by_number_or_target(monkeypatch):
     asked = []
-    monkeypatch.setattr(whys, "ask", lambda env, target: asked.append((env, target)) or [])
+    monkeypatch.setattr(whys, "ask", lambda env, target, namespace: asked.append((env, target, namespace)) or [])
     lab = SlurmSide()
-    lab.place = SimpleNamespace(env="here")
+    lab.place = SimpleNamespace(env="here", namespace="lab-13")
     assert lab.why(7) == lab.why("node/a") == lab.why() == "nothing waits, and no node is out of service"
-    assert asked == [("here", "job/7"), ("here", "node/a"), ("here", "")]
+    assert asked == [("here", "job/7", "lab-13"), ("here", "node/a", "lab-13"), ("here", "", "lab-13")]

@@ -62,6 +62,21 @@ def require(env: Environment) -> None:
         raise EnvironmentBroken(f"environment {env.name!r} has no Slurm", f"orchlab up{again} --slurm local")
 
 
+class Reasons(Text):
+    """Answers to "why" as text; a notebook shows them as HTML."""
+
+    answers: tuple[whys.Answer, ...] = ()
+
+    @classmethod
+    def of(cls, answers: list[whys.Answer]) -> Reasons:
+        text = cls("\n\n".join(map(str, answers)) or "nothing waits, and no node is out of service")
+        text.answers = tuple(answers)
+        return text
+
+    def _repr_html_(self) -> str | None:
+        return "".join(answer.to_html() for answer in self.answers) or None
+
+
 class SlurmSide:
     """A part of Lab. Methods that wait take `seconds` and raise TimeLimitReached."""
 
@@ -129,10 +144,10 @@ class SlurmSide:
         self.slurm.wait(job, there, seconds)
         return sentence(self.slurm.jobs(job))
 
-    def why(self, target: str | int = "") -> Text:
-        """Cause, evidence and remedy: of a job ("job/7", or its number), a node ("node/a100-0"), or of all that waits or is broken."""
-        answers = whys.ask(self.place.env, f"job/{target}" if isinstance(target, int) else target)
-        return Text("\n\n".join(map(str, answers)) or "nothing waits, and no node is out of service")
+    def why(self, target: str | int = "") -> Reasons:
+        """Cause, evidence and remedy: of a pod, Job, Deployment or ReplicaSet ("pod/train", in the lab's namespace; "pod/train -n NAMESPACE" in
+        another), of a Slurm job ("job/7", or its number) or node ("node/a100-0"), or of all that waits or is broken."""
+        return Reasons.of(whys.ask(self.place.env, f"job/{target}" if isinstance(target, int) else target, self.place.namespace))
 
     def output(self, job: int | str, seconds: float = 5) -> Text:
         """What a job has written to its standard output; an array's tasks one after the other."""
