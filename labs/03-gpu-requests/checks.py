@@ -47,7 +47,7 @@ def detector(lab: Lab) -> Answer:
     if trouble := _waiting(lab, found):
         return trouble
     if len(found) != 1 or not _held(lab, found[0]):
-        return not_yet(f"{len(found)} pods of detector run.", settling=True)
+        return not_yet(f"{len(found)} pods of detector are there.", settling=True)
     if found[0]["spec"]["nodeName"] != "t4-0":
         return wrong(f"detector runs on {found[0]['spec']['nodeName']}, a machine of others. vision has one of its own, with a T4.")
     return passed("detector runs on t4-0 with its GPU, and the taint still keeps others away.")
@@ -69,7 +69,7 @@ def ocr(lab: Lab) -> Answer:
     if trouble := _waiting(lab, found):
         return trouble
     if len(found) != 1 or not _held(lab, found[0]):
-        return not_yet(f"{len(found)} pods of ocr run.", settling=True)
+        return not_yet(f"{len(found)} pods of ocr are there.", settling=True)
     if found[0]["spec"]["nodeName"] != "t4-0":
         return wrong(f"ocr runs on {found[0]['spec']['nodeName']}. It needs a T4.")
     return passed("ocr runs on t4-0 beside the four tenants.")
@@ -205,10 +205,11 @@ def _running(lab: Lab, app: str) -> list[dict]:
 
 
 def _waiting(lab: Lab, found: list[dict]) -> Answer | None:
-    """A pod that does not run yet. What has a node settles by itself; what the scheduler refused may be a pod of an older template."""
+    """A pod that does not run yet. What has a node settles by itself; what the scheduler has refused may, once somebody has changed
+    something."""
     for pod in found:
         if pods.phase(pod) != "Running" or pods.condition(pod, "Ready").get("status") != "True":
-            return not_yet(pods.sentence(pod), settling=not pods.unschedulable(pod) or len(found) > 1)
+            return not_yet(pods.sentence(pod), settling=not pods.unschedulable(pod) or lab.load("desk").touched(lab))
     return None
 
 

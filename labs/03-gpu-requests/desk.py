@@ -6,6 +6,7 @@ namespace, so a restarted kernel finds it, and a reset takes it away.
 
 from __future__ import annotations
 
+import hashlib
 import time
 import tomllib
 from dataclasses import dataclass, field
@@ -73,12 +74,13 @@ def fault(lab: Lab, ticket: str) -> Fault:
 def open_ticket(lab: Lab, ticket: str, seconds: float = SECONDS) -> Fault:
     """Clears the desk, causes the ticket's fault, waits until its symptom shows. Raises BadInput, TimeLimitReached."""
     found = fault(lab, ticket)
+    look(lab)
     clear(lab, seconds)
     inject(lab, found, seconds)
     path = f"/api/v1/namespaces/{lab.namespace}/configmaps"
     _delete(lab, f"{path}/ticket-{ticket}")
     lab.client.create(path, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"ticket-{ticket}", "labels": {TICKET: "open"}},
-                             "data": {"opened": f"{time.time():.3f}", "guesses": "0"}})
+                             "data": {"opened": f"{time.time():.3f}", "guesses": "0", "state": _fingerprint(lab)}})
     return found
 
 
@@ -88,6 +90,9 @@ def inject(lab: Lab, found: Fault, seconds: float = SECONDS) -> None:
         _run(lab, [str(lab.folder.folder / word) if word.startswith("manifests/") else word for word in arguments])
     if found.until:
         wait_node(lab, found.until["gpus"], found.until.get("product"), seconds)
+        if not found.until["gpus"]:
+            # Allocatable falls while the plugin's pod is still on its way out.
+            lab.until(lambda: not _plugin(lab), seconds, f"the device plugin did not leave {NODE}")
     for name in found.manifests:
         last = name == found.manifests[-1]
         said = _run(lab, ["apply", "--server-side", "--force-conflicts", f"--field-manager={lab.manager}", "-f",
@@ -175,7 +180,7 @@ def diagnose(lab: Lab, cause: str) -> Text:
     if now.diagnosed is None:
         _note(lab, now.id, diagnosed=f"{time.time():.3f}")
     took = (now.diagnosed or time.time()) - now.opened
-    return Text(f"{now.id}: {cause}, that is it. Diagnosed after {took:.0f} s" + (f", {now.guesses} wrong words" if now.guesses else ""))
+    return Text(f"{now.id}: {cause}, that is it. Diagnosed after {took:.0f} s" + (f"; wrong words: {now.guesses}" if now.guesses else ""))
 
 
 def look(lab: Lab) -> Ticket | None:
@@ -211,6 +216,13 @@ def held(pod: dict) -> list[str]:
     return [device for ids in pods.devices(pod).values() for device in ids]
 
 
+def touched(lab: Lab) -> bool:
+    """Whether anybody has changed workloads, quotas or the node since the ticket was opened: only then is an answer worth waiting for."""
+    now = opened(lab)
+    known = lab.get(f"configmap/ticket-{now.id}") if now else None
+    return known is not None and known["data"].get("state") != _fingerprint(lab)
+
+
 # -- doing
 
 
@@ -237,6 +249,23 @@ def _delete(lab: Lab, path: str, **query: object) -> None:
     except ApiError as error:
         if error.status not in (404, 409):
             raise
+
+
+def _fingerprint(lab: Lab) -> str:
+    """Changes with every change of somebody's wishes, not with what controllers and scheduler make of them."""
+    seen = [f"{one['kind']} {one['metadata']['uid']} {one['metadata']['generation']}"
+            for kind in ("deployment", "daemonset", "job") for one in lab.place.list(kind)]
+    seen += [str(one["spec"]) for one in lab.place.list("resourcequota")]
+    seen += [pod["metadata"]["uid"] for pod in lab.pods() if not pod["metadata"].get("ownerReferences")]
+    node = lab.get(f"node/{NODE}")
+    labels = node["metadata"]["labels"]
+    seen += [str(node["spec"].get("taints")), str(node["spec"].get("unschedulable")), f"{labels.get(PLUGIN)} {labels.get(CONFIG)}"]
+    return hashlib.sha256("\n".join(seen).encode()).hexdigest()
+
+
+def _plugin(lab: Lab) -> list[dict]:
+    """The device plugin's pods on the node."""
+    return [pod for pod in lab.place.list("pod", "app=nvidia-device-plugin-daemonset", "gpu-operator") if pod["spec"].get("nodeName") == NODE]
 
 
 def _swept(lab: Lab) -> bool:

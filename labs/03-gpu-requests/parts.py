@@ -34,8 +34,9 @@ def neighbours(lab: Lab, app: str) -> Text:
     def gpus(pod: dict) -> set[str]:
         return {device.partition(REPLICA)[0] for ids in pods.devices(pod).values() for device in ids}
 
-    mine = lab.pods(f"app={app}")
+    there = [pod for pod in lab.pods() if "deletionTimestamp" not in pod["metadata"]]
+    mine = [pod for pod in there if pod["metadata"].get("labels", {}).get("app") == app]
     held = set().union(*map(gpus, mine))
-    others = sorted({pod["metadata"]["labels"].get("app", "?") for pod in lab.pods() if gpus(pod) & held} - {app})
+    others = sorted({pod["metadata"].get("labels", {}).get("app", "?") for pod in there if gpus(pod) & held} - {app})
     where = ", ".join(sorted({pod["spec"].get("nodeName", "no node") for pod in mine}))
     return Text(f"{app} is on {where}; on the same GPU: " + (", ".join(f"pods of {name}" for name in others) or "nobody else"))
