@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchlab.course import Answer, Lab, not_yet, passed, pods, wrong
+from orchlab.course import Answer, Lab, broken, not_yet, passed, pods, wrong
 
 GPU = "nvidia.com/gpu"
 QUOTA = f"requests.{GPU}"
@@ -95,9 +95,8 @@ def train(lab: Lab) -> Answer:
     if not found:
         used = (lab.place.list("resourcequota")[0]["status"].get("used") or {}).get(QUOTA, "?")
         retry = used.isdigit() and int(used) <= 4
-        return not_yet(f"There is no pod of train. The quota counts {used} of 8 GPUs as used.",
-                       "there is room now; the ReplicaSet tries again later and later: kubectl rollout restart deployment train" if retry else "",
-                       settling=retry)
+        again = "there is room now; the ReplicaSet tries again later and later: kubectl rollout restart deployment train"
+        return not_yet(f"There is no pod of train. The quota counts {used} of 8 GPUs as used.", again if retry else "", settling=retry)
     if trouble := _waiting(lab, found):
         return trouble
     if sum(_held(lab, pod) for pod in found) < 4:
@@ -191,13 +190,16 @@ def finetune(lab: Lab) -> Answer:
 
 
 def _not_open(lab: Lab, ticket: str) -> Answer | None:
+    if lab.get("node/t4-0") is None:
+        return broken("t4-0 is gone.", f"orchlab reset {lab.number}")
     now = lab.load("desk").opened(lab)
     return None if now and now.id == ticket else not_yet(f"The ticket {ticket} is not open.", f'board.open("{ticket}") opens it')
 
 
 def _there(lab: Lab, app: str) -> list[dict]:
     """Pods labelled app=`app` that count: not those that are going or have ended."""
-    return [pod for pod in lab.pods(f"app={app}") if "deletionTimestamp" not in pod["metadata"] and pods.phase(pod) in ("Pending", "Running")]
+    return [pod for pod in lab.pods(f"app={app}")
+            if "deletionTimestamp" not in pod["metadata"] and pods.phase(pod) in ("Pending", "Running")]
 
 
 def _running(lab: Lab, app: str) -> list[dict]:

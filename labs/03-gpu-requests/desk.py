@@ -112,6 +112,8 @@ def clear(lab: Lab, seconds: float = SECONDS) -> None:
         lab.client.patch(f"/api/v1/namespaces/{lab.namespace}/configmaps/{found['metadata']['name']}",
                          {"metadata": {"labels": {TICKET: "closed"}}})
     node = lab.get(f"node/{NODE}")
+    if node is None:
+        raise OrchlabError(f"{NODE} is gone", f"orchlab reset {lab.number}")
     labels, spec = node["metadata"]["labels"], node["spec"]
     change: dict = {}
     # The operator sees to what is missing among its labels, but leaves alone what somebody chose.
@@ -265,7 +267,8 @@ def _fingerprint(lab: Lab) -> str:
 
 def _plugin(lab: Lab) -> list[dict]:
     """The device plugin's pods on the node."""
-    return [pod for pod in lab.place.list("pod", "app=nvidia-device-plugin-daemonset", "gpu-operator") if pod["spec"].get("nodeName") == NODE]
+    found = lab.place.list("pod", "app=nvidia-device-plugin-daemonset", "gpu-operator")
+    return [pod for pod in found if pod["spec"].get("nodeName") == NODE]
 
 
 def _swept(lab: Lab) -> bool:

@@ -16,7 +16,8 @@ from orchlab.views import Labels
 
 LABELS = Labels("the faults, all times, and every word of API server, scheduler and controllers", "nodes, GPUs, run times; the users")
 # Sign, word and colour of a ticket's state: the colour only repeats what the other two say.
-STATES = {"new": ("·", "#767676"), "open": ("!", "#D55E00"), "diagnosed": ("?", "#56B4E9"), "mended": ("✔", "#009E73"), "closed": ("–", "#767676")}
+STATES = {"new": ("·", "#767676"), "open": ("!", "#D55E00"), "diagnosed": ("?", "#56B4E9"), "mended": ("✔", "#009E73"),
+          "closed": ("–", "#767676")}
 HEADS = ("ticket", "state", "opened", "diagnosed", "mended", "wrong words")
 SECONDS = 60
 
@@ -137,8 +138,9 @@ class Board:
             sign, colour = STATES[state]
             symptom = self.faults[name].symptom if state != "new" else "not opened yet"
             title = f"<title>{escape(f'{name}, {state}: {symptom}')}</title>"
+            shown = "".join(f"<td>{cell}</td>" for cell in cells)
             rows.append(f'<tr><th scope="row" tabindex="-1" data-k="{name}">{title}{name}</th>'
-                        f'<td style="border-left:4px solid {colour}">{sign} {state}</td>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+                        f'<td style="border-left:4px solid {colour}">{sign} {state}</td>{shown}</tr>')
         now = self.desk.opened(self.lab)
         symptom = f"<p><b>{now.id}</b> {escape(self.faults[now.id].symptom)}</p>" if now else ""
         return (f'<div class="ol-head"><b>Tickets</b> {LABELS.html()}</div>{symptom}<table class="ol-table"><thead><tr>{heads}</tr></thead>'
