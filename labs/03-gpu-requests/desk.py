@@ -193,7 +193,8 @@ def look(lab: Lab) -> Ticket | None:
         return now
     ready = [datetime.fromisoformat(pods.condition(pod, "Ready")["lastTransitionTime"]).replace(tzinfo=UTC).timestamp()
              for pod in running(lab, now.id)]
-    _note(lab, now.id, mended=f"{max([now.opened, *ready]):.3f}")
+    # Kubernetes cuts its times off to whole seconds: the upper end, as far as it has come.
+    _note(lab, now.id, mended=f"{max([now.opened, *(min(time.time(), moment + 1) for moment in ready)]):.3f}")
     return opened(lab)
 
 
