@@ -86,3 +86,19 @@ def test_every_fault_causes_its_symptom_and_none_is_mended_by_itself(board):
         assert DESK.look(lab).mended is None and not DESK.touched(lab), found.id
     DESK.clear(lab)
     assert lab.pods() == [] and lab.get("node/t4-0")["status"]["allocatable"]["nvidia.com/gpu"] == "2"
+
+
+@pytest.mark.parametrize(("ticket", "words", "arguments"), [
+    ("detector", "a machine of others", ["patch", "deployment", "detector", "--type", "merge", "-p",
+                                         '{"spec": {"template": {"spec": {"nodeSelector": {"orchlab/pool": "a100"}}}}}']),
+    ("ocr", "t4-0 is to stay shared", ["label", "node", "t4-0", "nvidia.com/device-plugin.config-"]),
+    ("train", "replicas of serve run", ["scale", "deployment", "serve", "--replicas", "0"]),
+    ("infer", "Four replicas are wanted", ["scale", "deployment", "infer", "--replicas", "2"]),
+    ("render", "It belongs on every GPU node", ["patch", "daemonset", "collector", "--type", "merge", "-p",
+                                                '{"spec": {"template": {"spec": {"nodeSelector": {"orchlab/pool": "h100"}}}}}']),
+])
+def test_what_helps_one_at_the_cost_of_others_is_refused(board, ticket, words, arguments):
+    board.open(ticket)
+    board.lab.kubectl(*arguments)
+    until(lambda: words in board.lab.check(ticket).message)
+    assert board.lab.check(ticket).status == "wrong"
