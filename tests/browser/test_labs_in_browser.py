@@ -85,6 +85,33 @@ def gpu_operator(page) -> None:
         expect(twin).to_contain_text(re.compile(rf"; {gpus} allocatable"), timeout=30_000)
 
 
+def gpu_requests(page) -> None:
+    """Lab 03: a ticket is chosen and opened by keyboard, a wrong and the right cause are named; the line, the table and its twin follow."""
+    status = page.get_by_role("status").filter(has_text=re.compile("bert|scan"))
+    status.first.scroll_into_view_if_needed(timeout=20_000)
+    page.get_by_label("Ticket", exact=True).select_option("scan")
+    opener = page.get_by_role("button", name="Open", exact=True)
+    opener.focus()
+    opener.press("Enter")
+    expect(status.first).to_contain_text("ticket scan: scan waits.", timeout=60_000)
+    twin = page.locator("details", has_text="Tickets as text").first
+    twin.locator("summary").click()
+    expect(twin).to_contain_text(re.compile(r"scan +open"), timeout=30_000)
+    judge = page.get_by_role("button", name="That is it")
+    for cause, words in (("quota", "scan: not quota. There would be no pod"), ("cordoned", "scan: cordoned, that is it. Diagnosed after")):
+        page.get_by_label("Cause", exact=True).select_option(cause)
+        judge.focus()
+        judge.press("Enter")
+        expect(status.first).to_contain_text(words, timeout=30_000)
+    expect(twin).to_contain_text(re.compile(r"scan +diagnosed"), timeout=30_000)
+    twin.locator("summary").click()
+    cell = page.locator("[data-k='scan']").first
+    cell.focus()
+    cell.press("ArrowUp")
+    expect(page.locator(".ol-said").first).to_contain_text(re.compile("infer, (closed|mended): Two of the four pods"))
+    status.first.scroll_into_view_if_needed(timeout=20_000)
+
+
 def mig_and_sharing(page) -> None:
     """Lab 05: a layout is designed by clicks and by keys, a place that does not fit is refused, Apply makes it so."""
     picture = page.locator("svg.olmap", has=page.locator("[data-k='3g.20gb@0']")).first
@@ -147,7 +174,7 @@ def sbatch_and_arrays(page) -> None:
     assert "h100-1 GPU 0" in twin.inner_text() and twin.inner_text() != before
 
 
-BY_KEYBOARD = {"00": welcome, "01": stand_up_kubernetes, "02": gpu_operator, "05": mig_and_sharing, "12": stand_up_slurm,
+BY_KEYBOARD = {"00": welcome, "01": stand_up_kubernetes, "02": gpu_operator, "03": gpu_requests, "05": mig_and_sharing, "12": stand_up_slurm,
                "13": sbatch_and_arrays}
 
 
