@@ -56,7 +56,7 @@ def prefer_h100(lab: Lab) -> Answer:
     if waiting := [pod for pod in found if pods.phase(pod) != "Running"]:
         words = pods.unschedulable(waiting[0])
         return not_yet(f"{FLEX - len(waiting)} of {FLEX} workers run. " + (f"The scheduler says: {words}" if words else
-                       pods.sentence(waiting[0])), settling=not words)
+                       pods.sentence(waiting[0])), settling=not words or "Insufficient" in words)
     spec = {key: value for key, value in found[0]["spec"].items() if key in ("affinity", "nodeSelector", "tolerations")}
     spec["containers"] = [{"name": "main", "image": "registry.example/check:1", "resources": {"limits": {GPU: 1}}}]
     words = _ask(lab, {"t4-0": spec})["t4-0"]
@@ -97,7 +97,7 @@ def ring(lab: Lab) -> Answer:
     if waiting := [pod for pod in found if pods.phase(pod) != "Running"]:
         words = pods.unschedulable(waiting[0])
         return not_yet(f"{RING - len(waiting)} of {RING} workers run. " + (f"The scheduler says: {words}" if words else
-                       pods.sentence(waiting[0])), settling=not words)
+                       pods.sentence(waiting[0])), settling=not words or "Insufficient" in words)
     nodes = {node.name: node for node in lab.env.fleet.nodes()}
     if strange := [node for node in on if nodes[node].pool != "h100"]:
         return wrong(f"A worker runs on {strange[0]}: all eight want H100s.")

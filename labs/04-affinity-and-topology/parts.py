@@ -70,3 +70,11 @@ def delete_in(lab: Lab, selector: str, zone: str) -> None:
     for name in doomed:
         lab.client.delete(f"/api/v1/namespaces/{lab.namespace}/pods/{name}", gracePeriodSeconds=0)
     lab.until(lambda: not doomed & {pod["metadata"]["name"] for pod in lab.pods(selector)}, what="the pods did not go")
+
+
+def from_the_start(lab: Lab) -> None:
+    """Resets the lab unless it is at its start. Raises what `lab.reset` raises."""
+    fleet = {node.name: {taint.key for taint in node.taints} for node in lab.env.fleet.nodes()}
+    there = {node["metadata"]["name"]: {taint["key"] for taint in node["spec"].get("taints") or []} for node in lab.place.list("node")}
+    if there != fleet or lab.broken_for("ring") or any(lab.place.list(kind) for kind in ("deployment", "job", "pod")):
+        lab.reset()

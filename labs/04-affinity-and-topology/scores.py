@@ -17,7 +17,7 @@ from IPython import get_ipython
 
 from orchlab.course import Lab, Text, pods
 from orchlab.environment import Environment
-from orchlab.errors import EnvironmentBroken
+from orchlab.errors import BadInput, EnvironmentBroken
 from orchlab.views import text
 
 SECONDS = 10
@@ -41,11 +41,13 @@ class Attempt:
         groups: dict[tuple, list[str]] = {}
         for node, points in self.points.items():
             groups.setdefault((self.total.get(node, 0), tuple(points.items())), []).append(node)
-        return [(sorted(nodes), dict(points), total) for (total, points), nodes in sorted(groups.items(), key=lambda g: (-g[0][0], g[1]))]
+        best = sorted(groups.items(), key=lambda group: (group[0][0], [score for _, score in group[0][1]]), reverse=True)
+        return [(sorted(nodes), dict(points), total) for (total, points), nodes in best]
 
     def plugins(self) -> list[str]:
         """Those that gave points to any node, in the scheduler's order."""
-        return list(dict.fromkeys(name for points in self.points.values() for name, score in points.items() if score))
+        given = {name for points in self.points.values() for name, score in points.items() if score}
+        return [name for name in dict.fromkeys(name for points in self.points.values() for name in points) if name in given]
 
 
 def read(log: str, namespace: str) -> dict[str, Attempt]:
@@ -131,9 +133,9 @@ def table(attempt: Attempt | None) -> str:
     return text.table(heads, rows)
 
 
-def apply(lab: Lab, manifest: str, seconds: float = 20) -> Text:
+def apply(lab: Lab, manifest: str, once: bool = False, seconds: float = 20) -> Text:
     """Applies YAML as %%apply does, with the scheduler's verbosity raised until every pod of it is placed or refused; returns where each
-    pod went and its nodes' points. Raises TimeLimitReached."""
+    pod went and its nodes' points. `once` deletes the pods afterwards. Raises TimeLimitReached."""
     things = [thing for thing in yaml.safe_load_all(manifest) if thing]
     made = {(thing["kind"].lower(), thing["metadata"]["name"]) for thing in things}
     wanted = sum(thing["spec"].get("replicas", thing["spec"].get("parallelism", 1)) for thing in things)
@@ -141,13 +143,23 @@ def apply(lab: Lab, manifest: str, seconds: float = 20) -> Text:
         lab.apply(manifest)
         lab.until(lambda: len(found := lab.place.pods_of(made)) >= wanted and all(map(decided, found)), seconds, "not every pod was placed or refused")
         found, attempts = lab.place.pods_of(made), heard.attempts()
+    if once:
+        names = {pod["metadata"]["name"] for pod in found}
+        for name in names:
+            lab.client.delete(f"/api/v1/namespaces/{lab.namespace}/pods/{name}", gracePeriodSeconds=0)
+        lab.until(lambda: not names & {pod["metadata"]["name"] for pod in lab.pods()}, what="the pods did not go")
     return Text("\n\n".join(f"{_place(pod)}\n{table(attempts.get(pod['metadata']['name']))}" for pod in found))
 
 
 def register(lab: Lab) -> None:
-    """Makes %%scored: %%apply, and then what the scheduler's plugins gave each node."""
+    """Makes %%scored and %%scored once: %%apply, and then what the scheduler's plugins gave each node."""
+    def scored(line: str, cell: str) -> None:
+        if line.strip() not in ("", "once"):
+            raise BadInput("%%scored", line, "takes no other argument than once", "write the YAML under it")
+        print(apply(lab, cell, bool(line.strip())))
+
     if shell := get_ipython():
-        shell.register_magic_function(lambda line, cell: print(apply(lab, cell)), "cell", "scored")
+        shell.register_magic_function(scored, "cell", "scored")
 
 
 def decided(pod: dict) -> bool:
