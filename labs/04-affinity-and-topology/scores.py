@@ -26,6 +26,8 @@ QUIET, LOUD = 0, 10
 POINTS = re.compile(r'"Plugin scored node for pod" pod="(?P<pod>[^"]+)" plugin="(?P<plugin>[^"]+)" node="(?P<node>[^"]+)" '
                     r"score=(?P<score>-?\d+)")
 TOTAL = re.compile(r'"Calculated node\'s final score for pod" pod="(?P<pod>[^"]+)" node="(?P<node>[^"]+)" score=(?P<score>-?\d+)')
+# The order of the columns; the scheduler's own differs from attempt to attempt.
+ORDER = ("TaintToleration", "NodeAffinity", "NodeResourcesFit", "NodeResourcesBalancedAllocation", "PodTopologySpread", "InterPodAffinity")
 SHORT = {"NodeResourcesBalancedAllocation": "BalancedAllocation"}
 
 
@@ -38,16 +40,16 @@ class Attempt:
 
     def rows(self) -> list[tuple[list[str], dict[str, int], int]]:
         """(nodes, points by plugin, total) for nodes with equal points, best first."""
-        groups: dict[tuple, list[str]] = {}
+        names, groups = self.plugins(), {}
         for node, points in self.points.items():
-            groups.setdefault((self.total.get(node, 0), tuple(points.items())), []).append(node)
-        best = sorted(groups.items(), key=lambda group: (group[0][0], [score for _, score in group[0][1]]), reverse=True)
-        return [(sorted(nodes), dict(points), total) for (total, points), nodes in best]
+            groups.setdefault((self.total.get(node, 0), *(points.get(name, 0) for name in names)), []).append(node)
+        return [(sorted(nodes), dict(zip(names, points, strict=True)), total)
+                for (total, *points), nodes in sorted(groups.items(), reverse=True)]
 
     def plugins(self) -> list[str]:
-        """Those that gave points to any node, in the scheduler's order."""
+        """Those that gave points to any node."""
         given = {name for points in self.points.values() for name, score in points.items() if score}
-        return [name for name in dict.fromkeys(name for points in self.points.values() for name in points) if name in given]
+        return sorted(given, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
 
 
 def read(log: str, namespace: str) -> dict[str, Attempt]:
