@@ -36,7 +36,8 @@ class Heard(Submitter):
         with self.scores.Listening(self.place.env, self.place.namespace) as heard:
             super()._replace(manifests)
             try:
-                self.place.until(lambda: all(self.scores.decided(pod) for pod in self.pods()), SECONDS, "not every pod was placed or refused")
+                self.place.until(lambda: all(self.scores.decided(pod) for pod in self.pods()), SECONDS,
+                                 "not every pod was placed or refused")
             except TimeLimitReached:
                 pass  # the line above the map says what the pods wait for
             self.attempts = heard.attempts()

@@ -1,5 +1,5 @@
-"""What the exercises of lab 04 ask for, looked at in the live cluster. Where the scheduler can answer, it is asked, with a pod of the check's
-own that is deleted again."""
+"""What the exercises of lab 04 ask for, looked at in the live cluster. Where the scheduler can answer, it is asked, with a pod of the
+check's own that is deleted again."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def prefer_h100(lab: Lab) -> Answer:
     if on_a100 and (room := sum(count // EACH for count in free.values())):
         return wrong(f"{len(on_a100)} workers have A100s, while there is room for {room} more on H100 nodes: the H100 was not preferred.",
                      "nobody moves a pod that runs: %kubectl delete job flex, then apply it anew")
-    return passed(f"{len(found) - len(on_a100)} workers have H100s, {len(on_a100)} has A100s because the H100s are full, and none could get a T4.")
+    return passed(f"{len(found) - len(on_a100)} workers have H100s, {len(on_a100)} has A100s because the H100s are full, and none could "
+                  "get a T4.")
 
 
 def ring(lab: Lab) -> Answer:
@@ -90,7 +91,8 @@ def ring(lab: Lab) -> Answer:
         mine = [one for one in found[0]["spec"].get("topologySpreadConstraints") or [] if one["topologyKey"] == key]
         hard = [one for one in mine if one["whenUnsatisfiable"] == "DoNotSchedule"]
         if not hard:
-            why = "ScheduleAnyway is only a score: with other pods about it comes out otherwise" if mine else "if it came out right, it was luck"
+            why = ("ScheduleAnyway is only a score: with other pods about it comes out otherwise" if mine else
+                   "if it came out right, it was luck")
             return wrong(f"Nothing in ring's pods demands an even spread over {short} ({key}): {why}.")
         if not all(_selects(hard[0].get("labelSelector"), pod["metadata"].get("labels") or {}) for pod in found):
             return wrong(f"The constraint over {short} does not count ring's pods: its labelSelector does not match their labels.")

@@ -143,7 +143,8 @@ def apply(lab: Lab, manifest: str, once: bool = False, seconds: float = 20) -> T
     wanted = sum(thing["spec"].get("replicas", thing["spec"].get("parallelism", 1)) for thing in things)
     with Listening(lab.env, lab.namespace) as heard:
         lab.apply(manifest)
-        lab.until(lambda: len(found := lab.place.pods_of(made)) >= wanted and all(map(decided, found)), seconds, "not every pod was placed or refused")
+        lab.until(lambda: len(found := lab.place.pods_of(made)) >= wanted and all(map(decided, found)), seconds,
+                  "not every pod was placed or refused")
         found, attempts = lab.place.pods_of(made), heard.attempts()
     if once:
         names = {pod["metadata"]["name"] for pod in found}

@@ -21,8 +21,10 @@ def pools(lab: Lab):
     controls = {"count": _slider("Pods", 8, 1, 16), "gpus": _slider("GPUs per pod", 4, 0, 8),
                 "required": _choice("Required: gpu.product In", required, "H100 or A100"),
                 "h100": _slider("Preferred: weight of H100", 100, 0, 100), "a100": _slider("Preferred: weight of A100", 0, 0, 100),
-                "tolerates": ipywidgets.Checkbox(True, description="Tolerates nvidia.com/gpu:NoSchedule", style=bench.STYLE, layout=bench.WIDE),
-                "spread": _choice("Over nodes", [OFF, "spread, ScheduleAnyway", "anti-affinity, preferred 100", "anti-affinity, required"], OFF),
+                "tolerates": ipywidgets.Checkbox(True, description="Tolerates nvidia.com/gpu:NoSchedule", style=bench.STYLE,
+                                                 layout=bench.WIDE),
+                "spread": _choice("Over nodes", [OFF, "spread, ScheduleAnyway", "anti-affinity, preferred 100", "anti-affinity, required"],
+                                  OFF),
                 "taint": _choice("Another taint on the H100 nodes", list(EFFECTS), "none")}
 
     def build(values: dict) -> list[dict]:
