@@ -112,6 +112,29 @@ def gpu_requests(page) -> None:
     status.first.scroll_into_view_if_needed(timeout=20_000)
 
 
+def affinity_and_topology(page) -> None:
+    """Lab 04: a field of the constraint is changed, then a slider by keyboard; line, map, the scheduler's points and the text follow."""
+    policy = page.get_by_label("nodeTaintsPolicy")
+    # As Run All leaves it, with the workers deleted.
+    expect(policy).to_have_value("Honor", timeout=30_000)
+    policy.scroll_into_view_if_needed(timeout=20_000)
+    policy.select_option("Ignore")
+    box = policy.locator("xpath=ancestor::*[contains(@class,'jp-OutputArea-output')][1]")
+    status = box.get_by_role("status").filter(has_text=" pods: ")
+    expect(status).to_contain_text("8 pods: 5 placed (5 on h100), 3 pending", timeout=60_000)
+    workers = box.locator(".noUi-handle").first
+    workers.focus()
+    workers.press("ArrowRight")
+    expect(status).to_contain_text("9 pods: 5 placed (5 on h100), 4 pending", timeout=60_000)
+    expect(box.get_by_text("The scheduler's points for spread-0").first).to_be_visible(timeout=30_000)
+    twin = box.locator("details", has_text="as text").first
+    twin.locator("summary").focus()
+    twin.locator("summary").press("Enter")
+    expect(twin).to_contain_text("rack-a3", timeout=30_000)
+    expect(twin).to_contain_text("lab-04/spread-8", timeout=30_000)
+    policy.scroll_into_view_if_needed(timeout=20_000)
+
+
 def mig_and_sharing(page) -> None:
     """Lab 05: a layout is designed by clicks and by keys, a place that does not fit is refused, Apply makes it so."""
     picture = page.locator("svg.olmap", has=page.locator("[data-k='3g.20gb@0']")).first
@@ -174,8 +197,8 @@ def sbatch_and_arrays(page) -> None:
     assert "h100-1 GPU 0" in twin.inner_text() and twin.inner_text() != before
 
 
-BY_KEYBOARD = {"00": welcome, "01": stand_up_kubernetes, "02": gpu_operator, "03": gpu_requests, "05": mig_and_sharing, "12": stand_up_slurm,
-               "13": sbatch_and_arrays}
+BY_KEYBOARD = {"00": welcome, "01": stand_up_kubernetes, "02": gpu_operator, "03": gpu_requests, "04": affinity_and_topology, "05":
+               mig_and_sharing, "12": stand_up_slurm, "13": sbatch_and_arrays}
 
 
 @pytest.mark.timeout(400)
