@@ -188,12 +188,15 @@ def failed_create(lab: Lab, team: str, seconds: float = SECONDS) -> Text:
     return Text("\n".join(sorted(lab.until(look, seconds, "no pod was refused"))))
 
 
-def evicted(lab: Lab) -> Text:
-    """Events with the reason Preempted in the teams' namespaces, oldest first: about whom, and in which words."""
-    events = [event for team in TEAMS for event in lab.place.list("event", namespace=team) if event["reason"] == "Preempted"]
+def evicted(lab: Lab, count: int = 1) -> Text:
+    """Events with the reason Preempted in the teams' namespaces, oldest first: about whom, and in which words. Waits for `count`."""
+    def look() -> list[dict]:
+        return [event for team in TEAMS for event in lab.place.list("event", namespace=team) if event["reason"] == "Preempted"]
+
+    events = lab.until(lambda: len(found := look()) >= count and found, SECONDS, f"{count} evictions were not seen")
     events.sort(key=lambda event: event.get("eventTime") or event.get("lastTimestamp") or "")
     return Text("\n".join(f"{event['involvedObject']['namespace'].removeprefix('lab-08-')}/{event['involvedObject']['name']}: "
-                          f"{event['message']}" for event in events) or "nobody was preempted")
+                          f"{event['message']}" for event in events))
 
 
 def first_words(lab: Lab, team: str, name: str, seconds: float = SECONDS) -> Text:

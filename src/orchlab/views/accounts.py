@@ -49,7 +49,7 @@ def account_text(found: Account, scale: Clock | None = None, labels: Labels | No
     """The text twin: sums, the evictions one by one, and what is simulated time in it."""
     if not found.total.units:
         return f"{(labels or labels_of(found)).text()}\n\nnothing was submitted"
-    heads = ["", "units", "mean wait", "longest wait", "evictions", "held", "useful", "lost to evictions", "failed", "overhead"]
+    heads = ["", "units", "mean wait", "longest wait", "evicted", "held", "useful", "lost to evictions", "failed", "overhead"]
     rows = [[name, f"{one.units}", accounting.minutes(one.mean_wait, scale), accounting.minutes(one.longest_wait, scale), f"{one.evictions}",
              *(accounting.hours(part, scale) for part in (one.held, one.useful, one.lost, one.failed, one.overhead))]
             for name, one in _rows(found)]
@@ -63,7 +63,7 @@ def account_text(found: Account, scale: Clock | None = None, labels: Labels | No
 
 def summary(found: Account, scale: Clock | None = None) -> str:
     """One line: how long it took, how much was used and how much of that was lost."""
-    words = [f"{found.total.units} units in {accounting.minutes(found.makespan, scale)}", f"{found.total.evictions} evictions",
+    words = [f"{found.total.units} units in {accounting.minutes(found.makespan, scale)}", f"{found.total.evictions} evicted",
              f"{accounting.hours(found.total.lost, scale)} lost"]
     if found.capacity:
         words += [f"{found.devices} GPUs held {accounting.share(found.utilisation)} of the time, usefully {accounting.share(found.goodput)}",
@@ -80,7 +80,7 @@ def _row(number: int, name: str, one: Sum, idle: float, scale_x: float, prefix: 
     y, left = TOP + number * ROW, float(MARGIN + NAMES)
     words = [f"{part} {accounting.hours(figure(one), scale)}" for part, figure, _, _ in _PARTS]
     words += [f"idle {accounting.hours(idle, scale)}"] if idle else []
-    told = f"{name}: held {accounting.hours(one.held, scale)}; {', '.join(words)}; {one.evictions} evictions"
+    told = f"{name}: held {accounting.hours(one.held, scale)}; {', '.join(words)}; {one.evictions} evicted"
     out = [f'<g role="img" tabindex="-1" data-k="a{number}"><title>{escape(told)}</title>', svg.text(MARGIN, y + 15, name, "n", NAMES - 8)]
     for _, figure, fill, hatch in _PARTS:
         wide = figure(one) * scale_x
