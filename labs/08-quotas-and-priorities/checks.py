@@ -16,7 +16,8 @@ def unlimited(lab: Lab) -> Answer:
     """Whatever they look like, the pods of vision hold four GPUs at most, and a quota sees to it."""
     held = sum(pods.gpus(pod) for pod in lab.place.list("pod", namespace=VISION) if pods.phase(pod) not in ("Succeeded", "Failed"))
     room = max(0, MOST - held)
-    kinds = {", which names no CPU and no memory,": {}, " and requests for CPU and memory": {"cpu": "1", "memory": "1Gi"}, " and a deadline": None}
+    kinds = {", which names no CPU and no memory,": {}, " and requests for CPU and memory": {"cpu": "1", "memory": "1Gi"},
+             " and a deadline": None}
     for words, extra in kinds.items():
         over = _refusal(lab, VISION, room + 1, extra)
         if not over:
@@ -66,7 +67,8 @@ def never_evict(lab: Lab) -> Answer:
     if not words:
         return not_yet(pods.sentence(sweep), settling=True)
     if NEVER not in words:
-        return wrong(f"It evicts nobody at the moment, for want of anybody below it. The scheduler says: {words}", AGAIN.format("never-evict"))
+        return wrong(f"It evicts nobody at the moment, for want of anybody below it. The scheduler says: {words}",
+                     AGAIN.format("never-evict"))
     if (value := sweep["spec"]["priority"]) <= 1000:
         return wrong(f"sweep never evicts, but its priority is {value}: research jobs that wait are served before it.",
                      AGAIN.format("never-evict"))

@@ -68,7 +68,8 @@ def budget(lab: Lab, team: str, name: str, seconds: float = SECONDS) -> Text:
     path = f"/apis/policy/v1/namespaces/lab-08-{team}/poddisruptionbudgets/{name}"
     status = lab.until(lambda: (found := lab.client.get(path).get("status") or {}).get("currentHealthy") and found, seconds,
                        "the budget counts no healthy pod")
-    return Text(f"{name}: {status['currentHealthy']} healthy, {status['desiredHealthy']} desired, {status['disruptionsAllowed']} disruptions allowed")
+    return Text(f"{name}: {status['currentHealthy']} healthy, {status['desiredHealthy']} desired, {status['disruptionsAllowed']} disruptions "
+                "allowed")
 
 
 def jobs() -> str:
@@ -161,7 +162,8 @@ def mig(lab: Lab) -> Text:
 
 def _tried(lab: Lab, hard: dict, scope: dict, pod: dict) -> tuple[str, str, str]:
     """(what the API server says to the quota, what it counts, what it says to the pod)."""
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "tried", "namespace": TEAMS[1]}, "spec": {"hard": hard, **scope}}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "tried", "namespace": TEAMS[1]},
+             "spec": {"hard": hard, **scope}}
     path = f"/api/v1/namespaces/{TEAMS[1]}/resourcequotas/tried"
     try:
         lab.client.apply(quota, lab.manager)

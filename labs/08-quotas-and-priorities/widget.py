@@ -40,7 +40,8 @@ class Stream:
         def slider(value: int, high: int, words: str) -> ipywidgets.IntSlider:
             return ipywidgets.IntSlider(value, 0, high, description=words, continuous_update=False, style=style, layout=layout)
 
-        self.vision_quota, self.speech_quota = slider(vision_quota, 8, "Quota of vision (GPUs)"), slider(speech_quota, 8, "Quota of speech (GPUs)")
+        self.vision_quota = slider(vision_quota, 8, "Quota of vision (GPUs)")
+        self.speech_quota = slider(speech_quota, 8, "Quota of speech (GPUs)")
         self.vision_jobs = slider(vision_jobs, 8, "Vision: research pods, 2 GPUs each")
         self.speech_jobs = slider(speech_jobs, 8, "Speech: production pods, 2 GPUs each")
         self.policy = ipywidgets.Dropdown(options=[("may evict", EVICTS), ("waits (preemptionPolicy: Never)", WAITS)], value=EVICTS,
@@ -120,11 +121,11 @@ class Stream:
             self.refused = {"vision": [], "speech": []}
             self.ledger.again()
             for name, value, policy in (("production", 100000, ""), ("research", 1000, ""), ("patient", 50000, "Never")):
-                self.lab.client.apply({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
-                                      | ({"preemptionPolicy": policy} if policy else {}), self.lab.manager)
+                self.lab.client.apply({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
+                                       "value": value} | ({"preemptionPolicy": policy} if policy else {}), self.lab.manager)
             for team, hard in (("vision", vision_quota), ("speech", speech_quota)):
-                self.lab.client.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus", "namespace": f"lab-08-{team}"},
-                                       "spec": {"hard": {QUOTA: str(hard)}}}, self.lab.manager)
+                self.lab.client.apply({"apiVersion": "v1", "kind": "ResourceQuota",
+                                       "metadata": {"name": "gpus", "namespace": f"lab-08-{team}"}, "spec": {"hard": {QUOTA: str(hard)}}}, self.lab.manager)
                 self.parts.used(self.lab, team, until=f"of {hard}")
             for team, count in (("vision", vision_jobs), ("speech", speech_jobs)):
                 for number in range(count):
@@ -177,7 +178,8 @@ class Stream:
         return rows
 
     def _quota_text(self) -> str:
-        rows = [[team, f"{used} of {hard}", f"{len(self.refused.get(team.removeprefix('lab-08-'), []))}"] for team, used, hard in self._rows()]
+        rows = [[team, f"{used} of {hard}", f"{len(self.refused.get(team.removeprefix('lab-08-'), []))}"]
+                for team, used, hard in self._rows()]
         return f"{LABELS.text()}\n\n{table(['team', QUOTA, 'refused'], rows) if rows else 'no quota yet'}"
 
     def _quota_html(self) -> str:
@@ -188,8 +190,8 @@ class Stream:
             bar = (f'<div style="border:1px solid currentColor;width:200px;height:14px"><div style="width:{full:.0f}%;height:100%;'
                    f'background:repeating-linear-gradient(45deg,#0072B2 0 6px,#56B4E9 6px 12px)"></div></div>')
             refused = len(self.refused.get(team.removeprefix("lab-08-"), []))
-            rows.append(f'<tr><th scope="row">{escape(team)}</th><td tabindex="-1" data-k="{escape(team)}"><title>{escape(words)}</title>{bar}</td>'
-                        f"<td>{used} of {hard}</td><td>{refused}</td></tr>")
+            rows.append(f'<tr><th scope="row">{escape(team)}</th><td tabindex="-1" data-k="{escape(team)}"><title>{escape(words)}</title>'
+                        f"{bar}</td><td>{used} of {hard}</td><td>{refused}</td></tr>")
         heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("team", "used", QUOTA, "refused"))
         return (f'<div class="ol-head"><b>Used against hard</b> {LABELS.html()}</div><table class="ol-table"><thead><tr>{heads}</tr></thead>'
                 f'<tbody>{"".join(rows) or "<tr><td colspan=4>no quota yet</td></tr>"}</tbody></table>')

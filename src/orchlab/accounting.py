@@ -1,6 +1,6 @@
 """Who waited, who was evicted and what it cost: sums over a timeline's records, by team and by priority. Pure; for both orchestrators.
 
-A team is a namespace, or for Slurm an account (`team` = "group"); a priority is a PriorityClass or a QoS. Time that a device is held is split:
+A team is a namespace, or for Slurm an account (`team` = "group"); a priority is a PriorityClass or a QoS. Time held is split:
 
     lost      the run ended because the orchestrator took the devices away; what came after its last checkpoint has to be done again
     failed    the run ended by an error of its own
@@ -162,17 +162,21 @@ def _add(record: Record, now: float, resource: str | None, checkpoint: float | N
             if how and _EVICTED.search(how):
                 redo = seconds if checkpoint is None else seconds % checkpoint
                 lost += redo
-                taken.append(Eviction(f"{record.namespace}/{record.name}".lstrip("/"), *names, how, run.end or end, count, seconds, count * redo))
+                taken.append(Eviction(_unit(record), *names, how, run.end or end, count, seconds, count * redo))
             elif _FAILED.match(run.outcome) and not _STOPPED.match(run.outcome):
                 failed += seconds
         if not runs and hold.end is not None and _EVICTED.search(how := _how(record, None, hold, place)):
-            taken.append(Eviction(f"{record.namespace}/{record.name}".lstrip("/"), *names, how, hold.end, count, 0.0, 0.0))
+            taken.append(Eviction(_unit(record), *names, how, hold.end, count, 0.0, 0.0))
         for one in sums:
             one.held += count * held
             one.lost += count * lost
             one.failed += count * failed
             one.overhead += count * max(0.0, held - ran)
     return taken
+
+
+def _unit(record: Record) -> str:
+    return f"{record.namespace}/{record.name}".lstrip("/")
 
 
 def _how(record: Record, run: Run | None, hold: Hold, place: int) -> str:
@@ -198,8 +202,8 @@ def notes(found: Account, scale: Clock | None = None) -> list[str]:
         lines = ["time: all of it is the orchestrator's own"]
     else:
         lines = [f"simulated time ({scale.describe()}): run times, and so GPU-hours held, lost and idle",
-                 f"real time, written {written.format(scale.factor)} for a second: the scheduler's and the controllers' own delays, back-offs and "
-                 "grace periods; a wait is a mix of both"]
+                 f"real time, written {written.format(scale.factor)} for a second: the scheduler's and the controllers' own delays, back-offs "
+                 "and grace periods; a wait is a mix of both"]
     if found.checkpoint is None:
         lines.append("lost: nothing was saved, an evicted run begins anew")
     else:

@@ -81,7 +81,9 @@ def _row(number: int, name: str, one: Sum, idle: float, scale_x: float, prefix: 
     words = [f"{part} {accounting.hours(figure(one), scale)}" for part, figure, _, _ in _PARTS]
     words += [f"idle {accounting.hours(idle, scale)}"] if idle else []
     told = f"{name}: held {accounting.hours(one.held, scale)}; {', '.join(words)}; {one.evictions} evicted"
-    out = [f'<g role="img" tabindex="-1" data-k="a{number}"><title>{escape(told)}</title>', svg.text(MARGIN, y + 15, name, "n", NAMES - 8)]
+    out = [f'<g role="img" tabindex="-1" data-k="a{number}"><title>{escape(told)}</title>', svg.text(MARGIN, y + 15, name, "n", NAMES - 8),
+           # Rows are equally wide for the arrow keys, whatever their bars are.
+           f'<rect fill="none" x="{MARGIN}" y="{num(y)}" width="{WIDTH - 2 * MARGIN}" height="{ROW - 10}"/>']
     for _, figure, fill, hatch in _PARTS:
         wide = figure(one) * scale_x
         if wide > 0:
