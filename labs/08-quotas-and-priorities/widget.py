@@ -46,7 +46,7 @@ class Stream:
         self.speech_jobs = slider(speech_jobs, 8, "Speech: production pods, 2 GPUs each")
         self.policy = ipywidgets.Dropdown(options=[("may evict", EVICTS), ("waits (preemptionPolicy: Never)", WAITS)], value=EVICTS,
                                           description="Production", style=style, layout=layout)
-        self.checkpoint = slider(0, 30, "Checkpoint every … simulated minutes (0: never)")
+        self.checkpoint = slider(0, 30, "Checkpoint every … sim. minutes (0: never)")
         self.button = ipywidgets.Button(description="Submit", button_style="primary")
         self.said, self.refused, self._state, self._working = "nothing was submitted yet", {}, threading.Condition(), False
         self.ledger = lab.load("ledger").follow(lab)

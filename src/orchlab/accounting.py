@@ -216,8 +216,8 @@ def notes(found: Account, scale: Clock | None = None) -> list[str]:
 
 
 def hours(device_seconds: float, scale: Clock | None = None) -> str:
-    """Device-seconds of the timeline in GPU-hours, simulated ones if there is a clock: 30 → "0.50 GPU-hours" at 60 to 1."""
-    return f"{(scale.factor if scale else 1) * device_seconds / 3600:.2f} GPU-hours"
+    """Device-seconds of the timeline in GPU-hours, simulated ones if there is a clock: 30 → "0.50 GPU-h" at 60 to 1."""
+    return f"{(scale.factor if scale else 1) * device_seconds / 3600:.2f} GPU-h"
 
 
 def _minutes(seconds: float, scale: Clock | None) -> str:

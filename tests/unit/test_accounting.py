@@ -117,9 +117,9 @@ def test_the_text_twin_says_what_is_simulated_time_and_the_picture_says_the_same
     simulated, real = account_text(found, Clock(60)), account_text(found)
     assert "simulated time (1 real second is 1m of simulated time): run times" in simulated and "back-offs and grace periods" in simulated
     assert "time: all of it is the orchestrator's own" in real and "still waiting: 1" in real
-    assert "ran 30.0 min" in simulated and "lost 2.00 GPU-hours" in simulated and "ran 0.5 min" in real and "lost 0.03 GPU-hours" in real
+    assert "ran 30.0 min" in simulated and "lost 2.00 GPU-h" in simulated and "ran 0.5 min" in real and "lost 0.03 GPU-h" in real
     picture = account_svg(found, Clock(60))
-    for words in ("team vision", "priority research", "lost to evictions 2.00 GPU-hours", "idle 7.67 GPU-hours"):
+    for words in ("team vision", "priority research", "lost to evictions 2.00 GPU-h", "idle 7.67 GPU-h"):
         assert words in picture
     assert "checkpoints" not in simulated
     assert "modelled, with a checkpoint every 20.0 min" in account_text(accounting.account(whole().records(), ZERO, checkpoint=20), Clock(60))

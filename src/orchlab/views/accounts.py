@@ -49,7 +49,7 @@ def account_text(found: Account, scale: Clock | None = None, labels: Labels | No
     """The text twin: sums, the evictions one by one, and what is simulated time in it."""
     if not found.total.units:
         return f"{(labels or labels_of(found)).text()}\n\nnothing was submitted"
-    heads = ["", "units", "mean wait", "longest wait", "evicted", "held", "useful", "lost to evictions", "failed", "overhead"]
+    heads = ["", "units", "mean wait", "longest wait", "evicted", "held", "useful", "lost", "failed", "overhead"]
     rows = [[name, f"{one.units}", accounting.minutes(one.mean_wait, scale), accounting.minutes(one.longest_wait, scale), f"{one.evictions}",
              *(accounting.hours(part, scale) for part in (one.held, one.useful, one.lost, one.failed, one.overhead))]
             for name, one in _rows(found)]
