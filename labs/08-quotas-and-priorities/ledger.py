@@ -15,11 +15,11 @@ SECONDS = 30
 
 
 class Ledger(Feed):
-    """A feed of the whole cluster that knows the lab's quotas as well. `since`: what was submitted before is not counted."""
+    """A feed of the whole cluster that knows the lab's quotas as well. What was submitted before the last `again` is not counted."""
 
     def __init__(self, lab: Lab) -> None:
         super().__init__(lab.env.client())
-        self.lab, self.since = lab, 0.0
+        self.lab, self._since, self._before = lab, 0.0, set()
         self.spaces = set(lab.folder.namespaces)
         # (namespace, quota) -> its status
         self.quotas: dict[tuple[str, str], dict] = {}
@@ -27,10 +27,12 @@ class Ledger(Feed):
 
     def again(self) -> None:
         """A new account, from now on."""
-        self.since = time.time()
+        self._since, self._before = time.time(), {one.id for one in self.timeline.records()}
 
     def records(self) -> list[Record]:
-        return [one for one in self.timeline.records() if one.namespace in self.spaces and one.submitted >= self.since - 1]
+        """Those of the lab's namespaces. Kubernetes stamps in whole seconds, so that a time alone would not tell new ones from old."""
+        return [one for one in self.timeline.records()
+                if one.namespace in self.spaces and one.id not in self._before and one.submitted >= self._since - 1]
 
     def devices(self, pool: str = "a100") -> int:
         """GPUs of a pool."""
