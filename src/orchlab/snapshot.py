@@ -37,7 +37,8 @@ class Unit:
     """A pod or a job as last seen. `shares` is empty until a node is chosen; `reason` and `message` are the orchestrator's own words.
 
     `submitted`, `bound`, `started`, `ended` are the orchestrator's own times where it gives them. `started` is None while the unit's
-    process is not running and has not ended; `restarts` counts how often it was started again.
+    process is not running and has not ended; `restarts` counts how often it was started again. `priority` is the name of its PriorityClass or
+    QoS, "" if it has none.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Unit:
     outcome: str = ""
     restarts: int = 0
     last_run: LastRun | None = None
+    priority: str = ""
 
     @property
     def stage(self) -> str:

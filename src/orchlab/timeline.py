@@ -77,6 +77,7 @@ class Record:
     outcome: str = ""
     version: int = 0
     removed: bool = False
+    priority: str = ""
 
     def device_seconds(self, now: float, resource: str | None = None, node: str | None = None) -> float:
         """Devices held x seconds held, up to `now`."""
@@ -124,7 +125,8 @@ class Timeline:
             record = self._records.get(unit.id)
             if record is None:
                 submitted = _moment(unit.submitted, at)
-                record = Record(unit.id, unit.kind, unit.namespace, unit.name, unit.group, dict(unit.wanted), submitted)
+                record = Record(unit.id, unit.kind, unit.namespace, unit.name, unit.group, dict(unit.wanted), submitted,
+                                priority=unit.priority)
                 self._records[unit.id] = record
             elif record.ended is not None or (version and version <= record.version):
                 return False

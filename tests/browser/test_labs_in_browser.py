@@ -168,6 +168,31 @@ def mig_and_sharing(page) -> None:
     picture.scroll_into_view_if_needed(timeout=20_000)
 
 
+def quotas_and_priorities(page) -> None:
+    """Lab 08: a quota is lowered by keys and the stream submitted again; line, both pictures and their text twins follow."""
+    status = page.get_by_role("status").filter(has_text="vision: 4 submitted")
+    expect(status).to_contain_text("vision: 4 submitted, 1 refused, 2 on a node, 0 waiting, 1 evicted", timeout=60_000)
+    status.scroll_into_view_if_needed(timeout=20_000)
+    twins = [page.locator("details", has_text=f"{title} as text").first for title in ("Used against hard", "What it cost")]
+    for twin in twins:
+        twin.locator("summary").focus()
+        twin.locator("summary").press("Enter")
+    expect(twins[0]).to_contain_text("lab-08-vision  4 of 6", timeout=30_000)
+    expect(twins[1]).to_contain_text("PreemptionByScheduler", timeout=30_000)
+    press(page, 0, "ArrowLeft")
+    press(page, 0, "ArrowLeft")
+    button = page.get_by_role("button", name="Submit", exact=True)
+    button.focus()
+    button.press("Enter")
+    expect(status).to_contain_text("vision: 4 submitted, 2 refused, 2 on a node, 0 waiting, 0 evicted", timeout=60_000)
+    expect(twins[0]).to_contain_text("lab-08-vision  4 of 4", timeout=30_000)
+    twins[0].locator("summary").press("Enter")
+    bar = page.locator("svg.olmap [data-k='a0']").last
+    bar.focus()
+    bar.press("ArrowDown")
+    expect(page.locator(".ol-said", has_text="team lab-08-speech: held")).to_be_visible(timeout=20_000)
+
+
 def stand_up_slurm(page) -> None:
     """Lab 12: the map of the second cluster, as it was when that was taken down, and its text twin."""
     picture = page.locator("svg.olmap").first
@@ -198,7 +223,7 @@ def sbatch_and_arrays(page) -> None:
 
 
 BY_KEYBOARD = {"00": welcome, "01": stand_up_kubernetes, "02": gpu_operator, "03": gpu_requests, "04": affinity_and_topology, "05":
-               mig_and_sharing, "12": stand_up_slurm, "13": sbatch_and_arrays}
+               mig_and_sharing, "08": quotas_and_priorities, "12": stand_up_slurm, "13": sbatch_and_arrays}
 
 
 @pytest.mark.timeout(400)

@@ -223,6 +223,19 @@ def test_deleting_ends_within_the_grace_period(client, where):
     assert phases.index("Failed") > phases.index("Running") and seen[-1] == ("DELETED", "Failed")
 
 
+def test_a_pod_that_ignores_sigterm_is_killed_when_its_grace_period_is_over(client, where):
+    create(client, where, pod("p", 1, policy="Always", notes={"on-sigterm": "ignore"}))
+    version = phase_is(client, where, "p", "Running")["metadata"]["resourceVersion"]
+    client.delete(f"/api/v1/namespaces/{where}/pods/p", gracePeriodSeconds=4)
+    for kind, changed in client.watch(f"/api/v1/namespaces/{where}/pods", version, 20, fieldSelector="metadata.name=p"):
+        if kind == "DELETED":
+            assert terminated(changed)["exitCode"] == 137
+            assert terminated(changed)["finishedAt"] >= changed["metadata"]["deletionTimestamp"]
+            break
+    else:
+        raise AssertionError("the pod did not go")
+
+
 def test_a_pod_that_is_deleted_before_it_starts_goes_too(client, where):
     create(client, where, pod("p", notes={"start-after": "2h"}))
     until(lambda: get(client, where, "p")["status"].get("containerStatuses"))

@@ -185,20 +185,25 @@ def snapshot(lab: LabFolder, environment: str) -> dict[str, object]:
     """What a reset has to give back, of each orchestrator that the lab is about."""
     place = Place(environment, lab.namespace)
     seen = slurm_proof.snapshot(place.env, lab.namespace) if "slurm" in lab.file.backends else {}
-    return seen | (_kubernetes(place) if "kubernetes" in lab.file.backends else {})
+    if "kubernetes" in lab.file.backends:
+        seen |= _kubernetes(place)
+        for space in lab.namespaces[1:]:
+            seen |= {f"{kind} in {space}": names for kind, names in _kubernetes(Place(environment, space), namespaced=True).items()}
+    return seen
 
 
-def _kubernetes(place: Place) -> dict[str, object]:
-    """Names of all cluster-wide objects, what is in the namespace, and the nodes with labels and taints."""
+def _kubernetes(place: Place, namespaced: bool = False) -> dict[str, object]:
+    """Names of all cluster-wide objects, what is in the namespace, and the nodes with labels and taints; `namespaced`: what is in the
+    namespace alone."""
     seen: dict[str, object] = {}
     for resource in place.resources():
-        if "list" in resource.verbs and resource.kind not in PASSING:
+        if "list" in resource.verbs and resource.kind not in PASSING and (resource.namespaced or not namespaced):
             items, _ = place.client.list(resource.path(place.namespace))
             names = {item["metadata"]["name"] for item in items}
             if resource.kind == "Namespace":
                 names = {name for name in names if name == place.namespace or not name.startswith("lab-")}
             seen[f"{resource.kind} ({resource.api_version})"] = names
-    for node in place.list("node"):
+    for node in [] if namespaced else place.list("node"):
         labels = {key: value for key, value in node["metadata"]["labels"].items() if not key.startswith("beta.")}
         taints = sorted(
             f"{t['key']}:{t['effect']}" for t in node["spec"].get("taints", []) if not t["key"].startswith("node.kubernetes.io/not-ready")

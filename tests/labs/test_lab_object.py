@@ -17,6 +17,7 @@ from traitlets.config import Config
 from orchlab import environment
 from orchlab.course import Lab, folder, kernels, newlab, pods, progress, reset
 from orchlab.course import kubectl as kubectls
+from orchlab.course.place import Place
 from orchlab.errors import BadInput, EnvironmentBroken, TimeLimitReached
 
 POD = """\
@@ -232,6 +233,22 @@ def test_two_labs_at_once_do_not_see_each_other_s_pods(lab, tmp_path, capsys):
     assert "lab-43 holds 8 GPUs; `orchlab reset 43` frees them" in lab.describe()
     reset.cluster(other.folder, lab.home)
     assert "lab-43" not in lab.describe()
+
+
+def test_a_lab_s_namespaces_are_made_when_it_is_opened_and_emptied_with_it(lab):
+    text = (lab.folder.folder / "lab.toml").read_text()
+    (lab.folder.folder / "lab.toml").write_text(text.replace("minutes = 15", 'minutes = 15\nnamespaces = ["vision"]'))
+    opened = Lab("42", lab.home, quiet=True)
+    assert "namespaces   lab-42, lab-42-vision" in opened.describe()
+    opened.apply(POD.format(name="trainer", gpus=8).replace("trainer\n", "trainer\n  namespace: lab-42-vision\n", 1))
+    Place(lab.home, "lab-42-vision").wait("pod/trainer", "Running")
+    assert "lab-42" not in opened.describe().split("simulated")[1] and "lab-42-vision holds 8 GPUs; `orchlab reset 42` frees them" in lab.describe()
+    opened.kubectl("delete", "namespace", "lab-42-vision", "--wait=false")
+    assert "namespace lab-42-vision: empty" in opened.reset()
+    assert Place(lab.home, "lab-42-vision").list("pod") == []
+    opened.apply(POD.format(name="trainer", gpus=1).replace("trainer\n", "trainer\n  namespace: lab-42-vision\n", 1))
+    reset.others(lab.folder, lab.home)
+    assert Place(lab.home, "lab-42-vision").list("pod") == []
 
 
 def test_a_pending_pod_is_waited_for_until_the_scheduler_has_spoken(lab):

@@ -72,3 +72,14 @@ def test_a_solution_is_one_file(tmp_path):
     (lab.folder / "solutions" / "one-gpu.ipy").write_text("%kubectl version\n")
     with pytest.raises(OrchlabError, match="has 2 solutions of 'one-gpu'"):
         lab.solution("one-gpu")
+
+
+def test_a_lab_has_its_own_namespaces(tmp_path):
+    lab = sound_lab(tmp_path)
+    change(lab.folder / "lab.toml", "minutes = 15", 'minutes = 15\nnamespaces = ["vision", "speech"]')
+    assert folder.lab("42", tmp_path).namespaces == ["lab-42", "lab-42-vision", "lab-42-speech"]
+    for bad in ('"Vision"', '"a", "a"', '"-a"', '"a/b"'):
+        change(lab.folder / "lab.toml", 'namespaces = ["vision", "speech"]', f"namespaces = [{bad}]")
+        with pytest.raises(BadInput, match="namespaces: "):
+            folder.lab("42", tmp_path).file
+        change(lab.folder / "lab.toml", f"namespaces = [{bad}]", 'namespaces = ["vision", "speech"]')

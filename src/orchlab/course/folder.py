@@ -22,6 +22,7 @@ from orchlab.paths import repository
 
 NAME = re.compile(r"(?P<number>\d\d)-(?P<slug>[a-z0-9]+(-[a-z0-9]+)*)")
 EXERCISE = r"[a-z0-9]+(-[a-z0-9]+)*"
+TEAM = r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
 BACKENDS = {"kubernetes": ("local", "kind", "existing"), "slurm": ("local", "docker", "existing")}
 
 
@@ -48,7 +49,8 @@ class Exercise(_Part):
 
 class LabFile(_Part):
     """lab.toml. `minutes` is a learner's time; `backends` lists by orchestrator what the lab can run on; `engines` what it needs;
-    `environments` names the environments that the lab brings up by itself (reset takes them down)."""
+    `environments` names the environments that the lab brings up by itself (reset takes them down); `namespaces` the namespaces that it has
+    beside lab-NN, by what follows in their names: "vision" is lab-NN-vision (opening the lab makes them, reset empties them)."""
 
     title: str = Field(min_length=3, max_length=60)
     goal: str = Field(min_length=10, max_length=300)
@@ -56,6 +58,7 @@ class LabFile(_Part):
     backends: dict[str, list[str]] = Field(min_length=1)
     engines: list[str] = Field(min_length=1)
     environments: list[str] = []
+    namespaces: list[str] = []
     exercises: list[Exercise] = []
 
     @model_validator(mode="after")
@@ -67,6 +70,9 @@ class LabFile(_Part):
             for name in names:
                 if name not in known:
                     raise ValueError(f"backends.{kind}: {name!r} is none of {', '.join(known)}")
+        for name in self.namespaces:
+            if not re.fullmatch(TEAM, name) or self.namespaces.count(name) > 1:
+                raise ValueError(f"namespaces: {name!r} is not a name of its own in lower case, digits and hyphens")
         earlier: set[str] = set()
         for exercise in self.exercises:
             if exercise.name in earlier:
@@ -100,6 +106,11 @@ class LabFolder:
     @property
     def namespace(self) -> str:
         return f"lab-{self.number}"
+
+    @property
+    def namespaces(self) -> list[str]:
+        """All namespaces of the lab, its main one first."""
+        return [self.namespace, *(f"{self.namespace}-{name}" for name in self.file.namespaces)]
 
     @cached_property
     def file(self) -> LabFile:

@@ -60,7 +60,8 @@ class Lab(SlurmSide):
 
     def _open(self, place: Place) -> None:
         if "kubernetes" in self.file.backends:
-            place.ensure_namespace()
+            for space in self.folder.namespaces:
+                Place(place.env.name, space).ensure_namespace()
         if "slurm" in self.file.backends:
             slurm_side.require(place.env)
 
@@ -91,7 +92,7 @@ class Lab(SlurmSide):
             backend = env.record.kubernetes
             lines += [
                 f"environment  {env.name}: Kubernetes {self.place.version}, backend {backend}, {len(nodes)} nodes, {gpus} GPUs",
-                f"namespace    {self.namespace}",
+                f"namespace{'s' if self.file.namespaces else ' '}   {', '.join(self.folder.namespaces)}",
                 *_made_of(env),
             ]
             lines += [f"note         {note}" for note in self._others()]
@@ -105,14 +106,14 @@ class Lab(SlurmSide):
         for pod in self.place.list("pod", namespace=""):
             space = pod["metadata"]["namespace"]
             if (
-                space != self.namespace
+                space not in self.folder.namespaces
                 and space.startswith("lab-")
                 and pod["spec"].get("nodeName")
                 and pods.phase(pod) in ("Pending", "Running")
             ):
                 held[space] = held.get(space, 0) + pods.gpus(pod)
         return [
-            f"{space} holds {count} GPUs; `orchlab reset {space.removeprefix('lab-')}` frees them" for space, count in held.items() if count
+            f"{space} holds {count} GPUs; `orchlab reset {space.removeprefix('lab-')[:2]}` frees them" for space, count in held.items() if count
         ]
 
     def use(self, environment: str | None = None) -> Text:

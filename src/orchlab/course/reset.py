@@ -1,4 +1,4 @@
-"""Back to a lab's start, however broken its cluster is: environment healed, nodes as the fleet has them, namespace empty."""
+"""Back to a lab's start, however broken its cluster is: environment healed, nodes as the fleet has them, namespaces empty."""
 
 from __future__ import annotations
 
@@ -59,15 +59,17 @@ def _kubernetes(lab: LabFolder, place: Place, deadline: float) -> list[str]:
         done.append(f"nodes: {count} put back as the fleet has them")
     if count := _remove_cluster_wide(place, f"orchlab-{lab.namespace}"):
         done.append(f"cluster-wide objects of this lab: {count} removed")
-    _empty_namespace(place, deadline)
-    place.ensure_namespace()
+    for space in lab.namespaces:
+        own = Place(place.env.name, space)
+        _empty_namespace(own, deadline)
+        own.ensure_namespace()
     if ours:
         _await_nodes(place, deadline)
         # Now that nothing of the lab's holds a GPU any more.
         gpus = {node.name: node.gpus for node in place.env.fleet.nodes() if node.gpus}
         done += operator.restore(place.client, gpus, deadline,
                                  f"orchlab down --purge --name {place.env.name}, then orchlab up --name {place.env.name}")
-    return [*done, f"namespace {lab.namespace}: empty"]
+    return [*done, *(f"namespace {space}: empty" for space in lab.namespaces)]
 
 
 def others(lab: LabFolder, name: str, seconds: float = SECONDS) -> None:
@@ -78,7 +80,7 @@ def others(lab: LabFolder, name: str, seconds: float = SECONDS) -> None:
         return
     for found in _list(place, "/api/v1/namespaces"):
         space = found["metadata"]["name"]
-        if re.fullmatch(r"lab-\d\d", space) and space != lab.namespace:
+        if re.fullmatch(r"lab-\d\d(-.+)?", space) and space not in lab.namespaces:
             _empty_namespace(Place(name, space), time.monotonic() + seconds)
 
 

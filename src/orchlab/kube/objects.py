@@ -61,7 +61,8 @@ def unit_from(obj: dict) -> Unit:
         phase=phase, wanted=wanted, shares=_shares(node, wanted, devices), reason=reason, message=message,
         submitted=seconds(metadata.get("creationTimestamp")), bound=_condition_time(status, "PodScheduled", "True"),
         started=started, ended=ended, outcome=_outcome(status, main, phase) if ended is not None else "",
-        restarts=main.get("restartCount", 0), last_run=_last_run(main) if ended is None else None)
+        restarts=main.get("restartCount", 0), last_run=_last_run(main) if ended is None else None,
+        priority=spec.get("priorityClassName", ""))
 
 
 def event_from(obj: dict) -> Event:

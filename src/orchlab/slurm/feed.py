@@ -240,6 +240,7 @@ def units_from(job: model.Job, gres: Mapping[str, Mapping[str, int]]) -> Iterato
         "ended": job.ended if job.ended_for_good else None,
         "outcome": job.state if job.ended_for_good else "",
         "restarts": job.restarts,
+        "priority": job.qos,
     }
     if job.array_tasks:
         for task in tasks(job.array_tasks):

@@ -15,6 +15,7 @@ Still, from a snapshot (`feed.snapshot()`) or a timeline (`feed.timeline`) of an
     gantt_svg, gantt, gantt_text              what each unit did and when (SVG; plotly, to zoom into; text)
     devices_svg, gantt_devices, devices_text  who held each GPU and when
     occupancy_svg, occupancy, occupancy_text  GPUs held on each node over time
+    account_svg, account_text                 waits, evictions and GPU-hours by team and priority (of an orchlab.accounting.Account)
 
 `Styles` keeps a unit's colour, pattern and letter the same in all of them; `Labels` says what is real, simulated and modelled (by
 default it is told from the nodes). Plotly and widgets are imported on first use.
@@ -25,6 +26,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from orchlab.views.accounts import account_svg, account_text
 from orchlab.views.charts import devices_svg, gantt_svg, occupancy_svg
 from orchlab.views.clustermap import map_svg
 from orchlab.views.labels import Labels
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 _LATER = {name: "orchlab.views.plots" for name in ("gantt", "gantt_devices", "occupancy")}
 _LATER |= {name: "orchlab.views.live" for name in ("Live", "Panel", "close_all")}
 
-__all__ = ["Labels", "Live", "Panel", "Styles", "close_all", "devices_svg", "devices_text", "events_html", "events_text", "gantt",
+__all__ = ["account_svg", "account_text", "Labels", "Live", "Panel", "Styles", "close_all", "devices_svg", "devices_text", "events_html", "events_text", "gantt",
            "gantt_devices", "gantt_svg", "gantt_text", "map_svg", "map_text", "occupancy", "occupancy_svg", "occupancy_text",
            "pending_html", "pending_text"]
 

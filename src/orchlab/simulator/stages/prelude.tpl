@@ -42,13 +42,16 @@
 {{ toJson $statuses }}
 {{- end -}}
 {{- define "stopped" -}}
-{{- /* (pod) the status of a pod whose running containers were stopped by SIGTERM. */ -}}
+{{- /* (pod) the status of a pod whose running containers were stopped, by SIGTERM or, if they ignored it when deleted, by SIGKILL. */ -}}
+{{- $code := 143 -}}
+{{- $deaf := eq (index (.metadata.annotations | default dict) "orchlab/on-sigterm" | default "") "ignore" -}}
+{{- if and $deaf .metadata.deletionTimestamp -}}{{- $code = 137 -}}{{- end -}}
 {{- $now := Now -}}
 {{- $statuses := list -}}
 {{- range .status.containerStatuses -}}
 {{- $status := . -}}
 {{- with .state.running -}}
-{{- $over := dict "exitCode" 143 "reason" "Error" "startedAt" .startedAt "finishedAt" $now -}}
+{{- $over := dict "exitCode" $code "reason" "Error" "startedAt" .startedAt "finishedAt" $now -}}
 {{- $_ := set $over "containerID" ($status.containerID | default "") -}}
 {{- $_ := set $status "state" (dict "terminated" $over) -}}
 {{- end -}}
