@@ -222,8 +222,8 @@ def sbatch_and_arrays(page) -> None:
     assert "h100-1 GPU 0" in twin.inner_text() and twin.inner_text() != before
 
 
-BY_KEYBOARD = {"00": welcome, "01": stand_up_kubernetes, "02": gpu_operator, "03": gpu_requests, "04": affinity_and_topology, "05":
-               mig_and_sharing, "08": quotas_and_priorities, "12": stand_up_slurm, "13": sbatch_and_arrays}
+BY_KEYBOARD = {"00": welcome, "01": stand_up_kubernetes, "02": gpu_operator, "03": gpu_requests, "04": affinity_and_topology,
+               "05": mig_and_sharing, "08": quotas_and_priorities, "12": stand_up_slurm, "13": sbatch_and_arrays}
 
 
 @pytest.mark.timeout(400)
