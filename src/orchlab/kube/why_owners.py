@@ -11,7 +11,7 @@ from orchlab.kube import why_match as match
 from orchlab.kube.objects import is_ready
 from orchlab.kube.why_causes import waiting, words_of
 from orchlab.kube.why_facts import Facts, full_name
-from orchlab.kube.why_pods import placed
+from orchlab.kube.why_pods import placed, shares
 from orchlab.kube.why_refused import refusal
 
 # A Job's condition Failed, by its reason: (cause, remedy).
@@ -86,7 +86,7 @@ def job(facts: Facts, one: dict) -> list[Diagnosis]:
     found = []
     if status.get("active", 0) < wants and (events := facts.events(one, "FailedCreate")):
         found = [_refused(facts, one, events[-1].get("message", ""), seen)]
-    return found + _of_pods(facts, pods, seen) or [_nothing(seen, status.get("active", 0))]
+    return found + _of_pods(facts, pods, seen) or [_nothing(facts, pods, seen, status.get("active", 0))]
 
 
 def replicas(facts: Facts, one: dict) -> list[Diagnosis]:
@@ -105,12 +105,13 @@ def replicas(facts: Facts, one: dict) -> list[Diagnosis]:
             found = [_refused(facts, part, failure.get("message", ""), seen)]
         elif events and lacks and not found:
             found = [_refused(facts, part, events[-1].get("message", ""), seen)]
-    found += _of_pods(facts, [each for part in sets for each in facts.owned("pods", part)], seen)
+    pods = [each for part in sets for each in facts.owned("pods", part)]
+    found += _of_pods(facts, pods, seen)
     if found:
         return found
     if spec.get("paused"):
         return [Diagnosis("It is paused: changes of its template start no new pods.", seen, f"kubectl rollout resume deploy {one['metadata']['name']}")]
-    return [_nothing(seen, status.get("readyReplicas", 0))]
+    return [_nothing(facts, pods, seen, status.get("readyReplicas", 0))]
 
 
 def broken(one: dict) -> bool:
@@ -157,9 +158,9 @@ def _refused(facts: Facts, one: dict, message: str, seen: list[str]) -> Diagnosi
                      found.remedy, found.known)
 
 
-def _nothing(seen: list[str], there: int) -> Diagnosis:
+def _nothing(facts: Facts, pods: list[dict], seen: list[str], there: int) -> Diagnosis:
     if there:
-        return Diagnosis("Its pods run; nothing is wrong.", seen)
+        return Diagnosis("Its pods run; nothing is wrong.", [*seen, *dict.fromkeys(line for each in pods for line in shares(facts, each))])
     return unknown([*seen, "it has no pods, and its controller has said nothing"], "ask again in a few seconds; is kube-controller-manager up?")
 
 

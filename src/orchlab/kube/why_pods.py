@@ -146,7 +146,7 @@ def _containers(facts: Facts, pod: dict, seen: list[str]) -> Diagnosis | None:
             if last.get("reason") == "OOMKilled":
                 return _oom(pod, name, [*seen, *said])
             return Diagnosis(f"Container {name} ends again and again (exit status {last.get('exitCode', '?')}); the kubelet waits longer before"
-                             " each start.", [*seen, *said], f"kubectl logs {pod['metadata']['name']} -c {name} --previous")
+                             " each start.", [*seen, *said, *shares(facts, pod)], f"kubectl logs {pod['metadata']['name']} -c {name} --previous")
     return None
 
 
@@ -165,10 +165,10 @@ def _running(facts: Facts, pod: dict, seen: list[str]) -> Diagnosis:
             if probes:
                 return Diagnosis("It runs but is not ready: a probe fails.", [*seen, *probes], "see what the probe asks, and the container's log")
             return Diagnosis("It runs but is not ready.", [*seen, condition.get("message", "")], f"kubectl logs {pod['metadata']['name']}")
-    return Diagnosis("It runs; nothing is wrong.", [*seen, *_shares(facts, pod)])
+    return Diagnosis("It runs; nothing is wrong.", [*seen, *shares(facts, pod)])
 
 
-def _shares(facts: Facts, pod: dict) -> list[str]:
+def shares(facts: Facts, pod: dict) -> list[str]:
     """With whom it shares a GPU, where replicas of it are handed out."""
     mine = _gpus_of(pod)
     others = {}

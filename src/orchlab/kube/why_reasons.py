@@ -50,6 +50,9 @@ def decisive(table: Table) -> tuple[list[Row], list[str]]:
 def class_of(failure: Failure) -> str:
     if failure.kind == "taint" and _CONDITION.search(failure.detail):
         return "not ready"
+    if failure.kind == "taint" and failure.detail.startswith("node.kubernetes.io/unschedulable"):
+        # A cordon, once more: kubectl uncordon takes both away.
+        return "unschedulable"
     if not failure.resource:
         return failure.kind
     if not failure.allocatable:
