@@ -34,8 +34,9 @@ def containers(engine) -> list[str]:
 @pytest.mark.parametrize("how_far", ["first container", "second container"])
 def test_an_up_that_is_killed_leaves_nothing_after_down(engine, name, how_far):
     before = set(containers(engine))
-    process = subprocess.Popen([*UP, name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen([*UP, name], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
     until(lambda: len(set(containers(engine)) - before) >= (1 if how_far == "first container" else 2) or process.poll() is not None, 300, 0.05)
+    assert process.poll() is None, process.stderr.read()
     os.kill(process.pid, signal.SIGKILL)
     process.wait(10)
     env = Environment.load(name)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from orchlab.engines import running
 from orchlab.errors import EngineUnavailable, EnvironmentBroken, TimeLimitReached
@@ -24,6 +28,7 @@ CLUSTER_LABEL = "io.x-k8s.kind.cluster"
 NODE_IMAGE = "orchlab/kind-node"  # made by scripts/build-node-image
 CREATE_SECONDS, LOAD_SECONDS, DELETE_SECONDS = 600, 300, 120
 SYS_RESOURCE = 24
+QUIET_SECONDS = 3
 
 
 @dataclass(frozen=True)
@@ -101,13 +106,29 @@ class Kind:
 
     def delete(self) -> None:
         """The cluster's containers, their volumes, its network. Safe to repeat."""
+        cut = self._end_strays()
         if Path(self.program).exists():
             self._kind("delete", "cluster", "--name", self.cluster, "--kubeconfig", str(self.folder / "kubeconfig"), seconds=DELETE_SECONDS)
-        if left := [one.id for one in self.containers()]:
-            self.docker.run("rm", "--force", "--volumes", *left, seconds=DELETE_SECONDS)
+        # What the engine was asked for just before may still come.
+        quiet = time.monotonic() + (QUIET_SECONDS if cut else 0)
+        while (left := [one.id for one in self.containers()]) or time.monotonic() < quiet:
+            if left:
+                self.docker.run("rm", "--force", "--volumes", *left, seconds=DELETE_SECONDS)
+            time.sleep(0.3)
         if self.docker.run("network", "ls", "--quiet", "--filter", f"name=^{self.network}$").stdout.split():
             self.docker.run("network", "rm", self.network, seconds=60)
         (self.folder / "created").unlink(missing_ok=True)
+
+    def _end_strays(self) -> bool:
+        """Ends the docker commands of a kind that was killed: they would make nodes after everything has been deleted. Returns whether there
+        were any."""
+        found = False
+        for process in psutil.process_iter(["cmdline"]):
+            if f"{CLUSTER_LABEL}={self.cluster}" in (process.info["cmdline"] or []):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+                    found = True
+        return found
 
     def _has(self, container: str, image: str) -> bool:
         said = self.docker.run("exec", container, "ctr", "--namespace", "k8s.io", "images", "ls", "--quiet", check=False).stdout
