@@ -100,7 +100,7 @@ def solved_run(lab: LabFolder, environment: str, cell_seconds: int = runner.CELL
 
 def untouched(lab: LabFolder, environment: str) -> None:
     """At the start, and with what an exercise begins with in place, no check passes."""
-    reset.cluster(lab, environment)
+    _alone(lab, environment)
     opened = open_lab(lab, environment)
     for exercise in lab.file.exercises:
         for begun in (False, True) if exercise.start else (False,):
@@ -114,6 +114,7 @@ def untouched(lab: LabFolder, environment: str) -> None:
 
 def wrong_answers(lab: LabFolder, environment: str) -> None:
     """Each wrong answer is refused, with the status and the words that its first line gives."""
+    _alone(lab, environment)
     for exercise in lab.file.exercises:
         for path in lab.wrong(exercise.name):
             opened = _begin(lab, environment, exercise.name)
@@ -130,7 +131,7 @@ def wrong_answers(lab: LabFolder, environment: str) -> None:
 
 def solutions_pass(lab: LabFolder, environment: str) -> None:
     """One after the other, each solution passes its check, and the earlier ones still do."""
-    reset.cluster(lab, environment)
+    _alone(lab, environment)
     opened = open_lab(lab, environment)
     for exercise in lab.file.exercises:
         if exercise.start:
@@ -210,6 +211,12 @@ def _kubernetes(place: Place, namespaced: bool = False) -> dict[str, object]:
         )
         seen[f"node {node['metadata']['name']}"] = (labels, taints, bool(node["spec"].get("unschedulable")))
     return seen
+
+
+def _alone(lab: LabFolder, environment: str) -> None:
+    """At its start, and no other lab's pods hold anything."""
+    reset.cluster(lab, environment)
+    reset.others(lab, environment)
 
 
 def open_lab(lab: LabFolder, environment: str) -> Lab:
