@@ -6,6 +6,8 @@ from collections import defaultdict
 
 import pytest
 
+from orchlab.course import folder, reset
+
 _seconds: dict[str, float] = defaultdict(float)
 
 
@@ -14,6 +16,16 @@ def proved(course, monkeypatch, tmp_path):
     """The environment's name; progress goes to a file of the test's own."""
     monkeypatch.setenv("ORCHLAB_PROGRESS", str(tmp_path / "progress.json"))
     return course
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone(request):
+    """A widget is tried without what other labs' tests have left on the environment."""
+    name = request.module.__name__
+    if name.startswith("test_widget_"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ORCHLAB_HOME", str(request.getfixturevalue("_course_home")))
+            reset.others(folder.lab(name[-2:]), "default")
 
 
 def pytest_runtest_logreport(report):
