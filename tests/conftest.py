@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from docker_engine import base, engine  # noqa: F401 - fixtures
+from sharing import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401 - hooks
 
 from orchlab.paths import cache_home
 

@@ -17,7 +17,7 @@ from orchlab.slurm.client import Client
 sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(engine, base):
     """The default fleet in containers, without Kubernetes; clock 60. Removed at the end, and that nothing is left is checked."""
     home = Path(tempfile.mkdtemp(prefix="ol", dir="/tmp"))

@@ -286,7 +286,7 @@ def test_status_and_logs_on_the_command_line(own, small_fleet):
     assert result.returncode == 2 and "kube-apiserver" in result.stderr
 
 
-@pytest.mark.parametrize(("settings", "field"), [({"name": "Bad Name"}, "--name"), ({"kubernetes": "kind"}, "--kubernetes"), ({"slurm": "cloud"}, "--slurm"),
+@pytest.mark.parametrize(("settings", "field"), [({"name": "Bad Name"}, "--name"), ({"kubernetes": "cloud"}, "--kubernetes"), ({"slurm": "cloud"}, "--slurm"),
                                                  ({"clock": -1.0}, "clock"), ({"fleet": {"pools": []}}, "pools"), ({"kubernetes": "none", "slurm": "none"}, "--kubernetes")])
 def test_bad_input_names_the_field_and_starts_nothing(home, settings, field):
     with pytest.raises(BadInput, match=field):

@@ -1,4 +1,4 @@
-"""A kind cluster with the default fleet, for the tests of this folder only: nothing of it runs beside other tests."""
+"""A kind cluster with the default fleet, for the tests of this folder only."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ from kind_support import node_image, traces
 from orchlab import environment
 from orchlab.environment import Environment
 
-# What kubelets set for the whole machine, and nobody puts back.
-SYSCTLS = ("vm.overcommit_memory", "vm.panic_on_oom", "kernel.panic", "kernel.panic_on_oops", "kernel.keys.root_maxkeys", "kernel.keys.root_maxbytes")
+# What kubelets set for the whole machine, and nobody puts back; and how many files may be watched.
+SYSCTLS = ("vm.overcommit_memory", "vm.panic_on_oom", "kernel.panic", "kernel.panic_on_oops", "kernel.keys.root_maxkeys", "kernel.keys.root_maxbytes",
+           "fs.inotify.max_user_instances")
+INSTANCES = 1024
 
 
 @pytest.fixture(scope="package")
 def sysctls() -> Iterator[None]:
-    """Puts the machine's settings back at the end."""
+    """Room for two clusters beside other tests, where root may make it; at the end the machine's settings are put back."""
     paths = [Path("/proc/sys") / name.replace(".", "/") for name in SYSCTLS]
     before = {path: path.read_text() for path in paths if path.exists()}
+    instances = Path("/proc/sys/fs/inotify/max_user_instances")
+    if os.access(instances, os.W_OK) and int(instances.read_text()) < INSTANCES:
+        instances.write_text(str(INSTANCES))
     yield
     for path, text in before.items():
         if os.access(path, os.W_OK) and path.read_text() != text:
