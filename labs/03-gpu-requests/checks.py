@@ -94,9 +94,13 @@ def train(lab: Lab) -> Answer:
     found = _there(lab, "train")
     if not found:
         used = (lab.place.list("resourcequota")[0]["status"].get("used") or {}).get(QUOTA, "?")
+        # It also counts a pod that is leaving (train's own, when it is restarted) and one that has come since the pods were listed.
+        staying = [pod for pod in lab.pods() if "deletionTimestamp" not in pod["metadata"]]
+        ahead = used.isdigit() and int(used) != sum(_held(lab, pod) for pod in staying)
         retry = used.isdigit() and int(used) <= 4
         again = "there is room now; the ReplicaSet tries again later and later: kubectl rollout restart deployment train"
-        return not_yet(f"There is no pod of train. The quota counts {used} of 8 GPUs as used.", again if retry else "", settling=retry)
+        return not_yet(f"There is no pod of train. The quota counts {used} of 8 GPUs as used.", again if retry else "",
+                       settling=retry or ahead)
     if trouble := _waiting(lab, found):
         return trouble
     if sum(_held(lab, pod) for pod in found) < 4:

@@ -132,6 +132,19 @@ def test_of_two_pods_the_one_that_stays_counts():
     assert cache.pods("n")[operands.PLUGIN_DS].uid == "old" and cache.drop_pod("old") == "n" and cache.pods("n") == {}
 
 
+def test_what_was_deleted_does_not_come_back_with_the_answer_to_a_write_before():
+    cache = Cache()
+    daemonset = {"metadata": {"name": "d", "resourceVersion": "3"}}
+    assert not cache.put_node(node_object(3), own=True) and cache.put_pod(pod_object("p", 3), own=True) is None
+    cache.put_object("daemonsets", dict(daemonset), own=True)
+    assert cache.nodes() == [] and cache.pods("n") == {} and cache.objects("daemonsets") == {}
+    assert cache.put_node(node_object(3)) and cache.put_node(node_object(4, a="1"), own=True)
+    assert cache.put_pod(pod_object("p", 3)) == "n" and cache.put_pod(pod_object("p", 4), own=True) == "n"
+    cache.put_object("daemonsets", dict(daemonset))
+    cache.put_object("daemonsets", {"metadata": {"name": "d", "resourceVersion": "4"}}, own=True)
+    assert cache.objects("daemonsets")["d"]["metadata"]["resourceVersion"] == "4"
+
+
 def test_what_an_operands_pod_says():
     found = gates.of(pod_object("u", 1))
     assert (found.done, found.open, found.runs, found.instance) == (1, False, True, "u/0")

@@ -192,9 +192,16 @@ def test_a_deleted_pod_is_not_admitted_and_goes_when_it_has_ended(api, admits):
     admits.pod(over)
     admits.pod(over)
     assert api.asked == [("DELETE", "/api/v1/namespaces/ns/pods/p", {"gracePeriodSeconds": 0, "preconditions": {"uid": "d"}})]
-    held_by_a_finalizer = over | {"metadata": over["metadata"] | {"deletionGracePeriodSeconds": 0, "uid": "e"}}
+    held_by_a_finalizer = over | {"metadata": over["metadata"] | {"deletionGracePeriodSeconds": 0, "finalizers": ["x"], "uid": "e"}}
     admits.pod(held_by_a_finalizer)
     assert len(api.asked) == 1
+
+
+def test_a_pod_whose_last_deletion_was_cut_short_goes_all_the_same(api, admits):
+    cut = pod(uid="c") | {"status": {"phase": "Failed"}}
+    cut["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 0}
+    admits.relisted([cut])
+    assert api.asked == [("DELETE", "/api/v1/namespaces/ns/pods/p", {"gracePeriodSeconds": 0, "preconditions": {"uid": "c"}})]
 
 
 def test_bad_annotations_become_warnings_on_the_pod(api, admits):

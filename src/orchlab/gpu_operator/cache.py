@@ -28,11 +28,12 @@ class KnownNode:
         notes = {key: value for key, value in (metadata.get("annotations") or {}).items() if key.startswith("orchlab/gpu-")}
         allocatable = {key: value for key, value in ((found.get("status") or {}).get("allocatable") or {}).items()
                        if key.startswith(names.PREFIX)}
-        return cls(metadata["name"], int(metadata["resourceVersion"]), metadata.get("labels") or {}, notes, allocatable)
+        return cls(metadata["name"], _version(found), metadata.get("labels") or {}, notes, allocatable)
 
 
 class Cache:
-    """Thread-safe. An object that is older than the one that is known is ignored, so the answers to one's own writes may be put in too."""
+    """Thread-safe. An object that is older than the one that is known is ignored. The answers to one's own writes may be put in too, as
+    `own`: one that is not known any more was deleted meanwhile, and no watch would ever take it away again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,12 +50,12 @@ class Cache:
         with self._lock:
             return list(self._nodes.values())
 
-    def put_node(self, found: dict) -> bool:
+    def put_node(self, found: dict, own: bool = False) -> bool:
         """Returns whether anything that matters is new."""
         new = KnownNode.of(found)
         with self._lock:
             known = self._nodes.get(new.name)
-            if known is not None and new.version < known.version:
+            if (known is None and own) or (known is not None and new.version < known.version):
                 return False
             self._nodes[new.name] = new
         return known is None or (known.labels, known.notes, known.allocatable) != (new.labels, new.notes, new.allocatable)
@@ -73,14 +74,14 @@ class Cache:
             found = sorted((self._pods[uid] for uid in self._on_node.get(node, ())), key=lambda pod: (not pod.deleting, pod.created))
         return {pod.operand: pod for pod in found if not pod.over}
 
-    def put_pod(self, found: dict) -> str | None:
+    def put_pod(self, found: dict, own: bool = False) -> str | None:
         """Returns the node of an operand's pod if anything that matters is new."""
         new = gates.of(found)
         if new.operand not in KNOWN or not new.node:
             return None
         with self._lock:
             known = self._pods.get(new.uid)
-            if known is not None and new.version <= known.version:
+            if (known is None and own) or (known is not None and new.version <= known.version):
                 return None
             self._pods[new.uid] = new
             self._on_node.setdefault(new.node, set()).add(new.uid)
@@ -103,13 +104,14 @@ class Cache:
         with self._lock:
             return dict(self._objects.get(kind, {}))
 
-    def put_object(self, kind: str, found: dict) -> None:
+    def put_object(self, kind: str, found: dict, own: bool = False) -> None:
         found["metadata"].pop("managedFields", None)
         name = found["metadata"]["name"]
         with self._lock:
             known = self._objects.setdefault(kind, {}).get(name)
-            if known is None or int(known["metadata"]["resourceVersion"]) <= int(found["metadata"]["resourceVersion"]):
-                self._objects[kind][name] = found
+            if (known is None and own) or (known is not None and _version(found) < _version(known)):
+                return
+            self._objects[kind][name] = found
 
     def drop_object(self, kind: str, name: str) -> None:
         with self._lock:
@@ -118,3 +120,7 @@ class Cache:
     def only_objects(self, kind: str, there: set[str]) -> None:
         with self._lock:
             self._objects[kind] = {name: one for name, one in self._objects.get(kind, {}).items() if name in there}
+
+
+def _version(found: dict) -> int:
+    return int(found["metadata"]["resourceVersion"])

@@ -187,10 +187,10 @@ class Process:
             self._delete(pod)
         for pod, notes in made.pods:
             body = {"metadata": {"uid": pod.uid, "annotations": notes}}
-            self.cache.put_pod(self.client.patch(f"{PODS}/{pod.name}", body, **MANAGER))
+            self.cache.put_pod(self.client.patch(f"{PODS}/{pod.name}", body, **MANAGER), own=True)
         if made.labels or made.notes:
             change = {"metadata": {"labels": made.labels, "annotations": made.notes}}
-            self.cache.put_node(self.client.patch(f"{NODES}/{name}", change, **MANAGER))
+            self.cache.put_node(self.client.patch(f"{NODES}/{name}", change, **MANAGER), own=True)
             # The watch brings this as well, but then it is no news any more.
             self._queue.add(POLICY, GATHER)
         if made.pods or made.labels or made.notes:
@@ -243,7 +243,8 @@ class Process:
             digest = ((known or {}).get("metadata", {}).get("annotations") or {}).get(names.HASH)
             if has_gpus and digest != manifest["metadata"]["annotations"][names.HASH]:
                 query = {"force": "true", **MANAGER}
-                self.cache.put_object("daemonsets", self.client.request("PATCH", f"{DAEMONSETS}/{name}", manifest, APPLY, **query))
+                made = self.client.request("PATCH", f"{DAEMONSETS}/{name}", manifest, APPLY, **query)
+                self.cache.put_object("daemonsets", made, own=True)
         for name in (operands.BY_NAME.keys() & there.keys()) - wanted.keys():
             self.client.delete(f"{DAEMONSETS}/{name}", {"propagationPolicy": "Background"})
             self.cache.drop_object("daemonsets", name)
@@ -254,4 +255,4 @@ class Process:
     def _write_status(self, found: dict, wanted: dict) -> None:
         if (found.get("status") or {}) != wanted:
             path = f"{names.POLICIES}/{found['metadata']['name']}/status"
-            self.cache.put_object("policies", self.client.patch(path, {"status": wanted}, **MANAGER))
+            self.cache.put_object("policies", self.client.patch(path, {"status": wanted}, **MANAGER), own=True)

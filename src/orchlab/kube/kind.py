@@ -37,6 +37,8 @@ SETTLE_SECONDS = 180
 def acquire(env: Environment, say: Progress) -> None:
     """Finds the engine, builds the image of the stand-ins if it is not there. Raises EngineUnavailable with what is missing."""
     docker = kind_cluster.find()
+    if not (_folder(env) / "created").exists():
+        kind_cluster.check_disk(docker)
     image = standin_image.ensure(docker, Path(env.record.engines["kwok"]), say)
     node_image = kind_cluster.node_image(docker)
     folder = private_folder(_folder(env))

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import platform
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ NODE_IMAGE = "orchlab/kind-node"  # made by scripts/build-node-image
 CREATE_SECONDS, LOAD_SECONDS, DELETE_SECONDS = 600, 300, 120
 SYS_RESOURCE = 24
 QUIET_SECONDS = 3
+# The node image, the stand-ins' in each node, and what four nodes write (bytes).
+DISK = 3 * 2**30
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,14 @@ def find() -> Docker:
     if platform.system() != "Linux":
         raise EngineUnavailable("the kind backend needs Linux: simulator and image are built for it", "use a Linux virtual machine or --kubernetes local")
     return containers.find()
+
+
+def check_disk(docker: Docker) -> None:
+    """Raises EnvironmentBroken when the engine's disk has no room for a cluster. An engine on another machine is not asked."""
+    root = docker.run("info", "--format", "{{.DockerRootDir}}", check=False).stdout.strip()
+    if root and Path(root).is_dir() and (free := shutil.disk_usage(root).free) < DISK:
+        raise EnvironmentBroken(f"the engine's disk has {free / 2**30:.1f} GiB left (at {root}); a kind cluster needs {DISK / 2**30:.0f} GiB",
+                                "docker system df shows what takes the space, docker system prune frees what nothing uses")
 
 
 def node_image(docker: Docker) -> str:

@@ -155,9 +155,11 @@ class Admission:
             self._write(self._event, pod, "BadAnnotation", warning)
 
     def _remove(self, pod: dict) -> None:
-        """A deleted pod whose containers have ended goes for good; with finalizers on it the API server does the rest later."""
-        uid = pod["metadata"]["uid"]
-        if "deletionTimestamp" in pod["metadata"] and pod["metadata"].get("deletionGracePeriodSeconds") and uid not in self._removed:
+        """A deleted pod whose containers have ended goes for good; with finalizers on it the API server does the rest later. The API server
+        notes the end of the grace period first and deletes then: where the caller was killed between the two, nobody would do the second."""
+        metadata = pod["metadata"]
+        uid, left = metadata["uid"], metadata.get("deletionGracePeriodSeconds") or not metadata.get("finalizers")
+        if "deletionTimestamp" in metadata and left and uid not in self._removed:
             self._removed.add(uid)
             self._write(self._delete, pod)
 
