@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from orchlab.course import Lab, Text
+from orchlab.course import Lab, Text, pods
 from orchlab.errors import BadInput
 from orchlab.gpu_operator import smi as printing
+from orchlab.kube import kind_nodes
 
 GPU = "nvidia.com/gpu"
 # In this order: the first pattern that fits names the writer. On hardware NFD's master puts GPU Feature Discovery's labels on the node.
@@ -68,3 +69,27 @@ def conditions(lab: Lab, not_ready: int = 0) -> Text:
     lab.until(look, what=f"ClusterPolicy did not name {not_ready} states")
     said = [f"{c['type']}={c['status']} {c['reason']}: {c['message']}".rstrip(": ") for c in found.get("conditions") or []]
     return Text("\n".join([f"state: {found.get('state', '(none)')}", *said]))
+
+
+def restart_node(lab: Lab, name: str, seconds: float = 180) -> Text:
+    """Restarts a node's container on the kind backend, which is to it what a reboot is to a machine; waits until its device plugin has
+    registered again, and says what became of the lab's pods there. Raises BadInput for a node without a kubelet, TimeLimitReached."""
+    real = kind_nodes.of(lab.env)
+    if name not in real.workers:
+        raise BadInput("name", name, "has no kubelet here", f"one of: {', '.join(real.workers)}")
+    container, gpus = real.workers[name], lab.get(f"node/{name}")["status"]["allocatable"].get(GPU, "0")
+    before = _started(lab, name)
+    real.cluster.docker.run("restart", container, seconds=120)
+    lab.until(lambda: _started(lab, name) not in ("", before), seconds, f"the device plugin of {name} did not start again")
+    lab.until(lambda: lab.get(f"node/{name}")["status"]["allocatable"].get(GPU) == gpus, seconds, f"{name} does not offer its {gpus} GPUs again")
+    here = [pod for pod in lab.pods() if pod["spec"].get("nodeName") == name]
+    return Text("\n".join([f"docker restart {container}", *map(pods.sentence, here)]))
+
+
+def _started(lab: Lab, node: str) -> str:
+    """When the node's device plugin began to run; "" while it does not."""
+    for pod in lab.place.list("pod", "app=nvidia-device-plugin-daemonset", "gpu-operator"):
+        if pod["spec"].get("nodeName") == node:
+            for status in (pod.get("status") or {}).get("containerStatuses") or []:
+                return ((status.get("state") or {}).get("running") or {}).get("startedAt", "")
+    return ""

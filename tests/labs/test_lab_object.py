@@ -84,6 +84,15 @@ def test_what_the_api_server_refuses_is_shown_in_its_words_not_as_a_traceback(sh
     assert result.success and words in shown.out and "Traceback" not in shown.out + shown.err
 
 
+def test_a_part_for_another_backend_says_so_and_a_name_that_is_none_is_refused(lab, capsys):
+    assert lab.on("local") and capsys.readouterr().out == ""
+    assert not lab.on("kind")
+    assert capsys.readouterr().out == ("Only on kind; environment default is local. To see it: orchlab up --name real --kubernetes kind, "
+                                       'then Lab("42", "real").\n')
+    with pytest.raises(BadInput, match="'docker': is not one of local, kind"):
+        lab.on("docker")
+
+
 def test_our_own_errors_have_no_traceback_either(shell, capsys):
     assert not run(shell, 'lab.wait("pod/none", "Running", seconds=0.3)').success
     shown = capsys.readouterr().out

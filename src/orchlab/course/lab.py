@@ -83,6 +83,17 @@ class Lab(SlurmSide):
     def client(self):
         return self.place.client
 
+    def on(self, backend: str) -> bool:
+        """Whether this environment's Kubernetes is that backend; where it is not, one line says so: `if lab.on("kind"): ...`. Raises
+        BadInput for a backend that there is not."""
+        if backend not in BACKENDS["kubernetes"]:
+            raise BadInput("backend", backend, f"is not one of {', '.join(BACKENDS['kubernetes'])}")
+        here = self.env.record.kubernetes
+        if here != backend:
+            print(f"Only on {backend}; environment {self.env.name} is {here}. To see it: orchlab up --name real --kubernetes {backend}, "
+                  f'then Lab("{self.number}", "real").')
+        return here == backend
+
     def describe(self) -> Text:
         """Which lab, environment and namespace this is; what is real and what is simulated."""
         env, nodes = self.env, self.env.fleet.nodes()
