@@ -9,7 +9,6 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from door import Door
 from kind_support import traces, until
 
 from orchlab import environment
@@ -60,32 +59,10 @@ def test_a_node_image_that_is_none_is_named_and_nothing_is_left(engine, name, mo
     assert traces(engine, Environment.load(name)) == []
 
 
-@pytest.mark.parametrize("moment", ["before a node", "between nodes"])
-def test_an_engine_that_stops_midway_is_named_and_what_is_left_goes_once_it_is_back(engine, name, home_for_kind, monkeypatch, moment):
-    before = set(containers(engine))
-    door = Door(engine, home_for_kind / "engine.sock")
-    monkeypatch.setenv("DOCKER_HOST", door.address)
-    process = subprocess.Popen([*UP, name], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    wanted = 0 if moment == "before a node" else 1
-    until(lambda: (door.has_seen("/networks/create") if wanted == 0 else len(set(containers(engine)) - before) >= 1) or process.poll() is not None, 300, 0.05)
-    door.close()
-    said = process.communicate(timeout=300)[1]
-    assert process.returncode not in (0, None) and "Traceback" not in said
-    assert "Docker" in said or "docker" in said, said
-    with pytest.raises(OrchlabError, match="no Docker Engine is running"):
-        environment.up(name, kubernetes="kind", slurm="none")
-    door.open()
-    env = Environment.load(name)
-    environment.down(name)
-    assert traces(engine, env) == []
-    door.close()
-    monkeypatch.undo()
-
-
 def test_a_disk_that_is_nearly_full_is_named_before_anything_is_made(engine, name, monkeypatch):
+    before = containers(engine)
     monkeypatch.setattr(kind_cluster.shutil, "disk_usage", lambda path: SimpleNamespace(free=2**30))
     with pytest.raises(OrchlabError, match=r"the engine's disk has 1\.0 GiB left .* a kind cluster needs 3 GiB") as refused:
         environment.up(name, kubernetes="kind", slurm="none")
     assert "docker system prune" in refused.value.remedy
-    monkeypatch.undo()
-    assert traces(engine, Environment.load(name)) == []
+    assert containers(engine) == before
