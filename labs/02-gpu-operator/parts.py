@@ -72,24 +72,36 @@ def conditions(lab: Lab, not_ready: int = 0) -> Text:
 
 
 def restart_node(lab: Lab, name: str, seconds: float = 180) -> Text:
-    """Restarts a node's container on the kind backend, which is to it what a reboot is to a machine; waits until its device plugin has
-    registered again, and says what became of the lab's pods there. Raises BadInput for a node without a kubelet, TimeLimitReached."""
+    """Restarts a node's container on the kind backend, which is to it what a reboot is to a machine; waits until its kubelet has decided
+    about the pods there and its device plugin has registered again. Says what became of the lab's pods. Raises BadInput for a node without a
+    kubelet, TimeLimitReached."""
     real = kind_nodes.of(lab.env)
     if name not in real.workers:
         raise BadInput("name", name, "has no kubelet here", f"one of: {', '.join(real.workers)}")
     container, gpus = real.workers[name], lab.get(f"node/{name}")["status"]["allocatable"].get(GPU, "0")
-    before = _started(lab, name)
+    before = _since(lab, name)
     real.cluster.docker.run("restart", container, seconds=120)
-    lab.until(lambda: _started(lab, name) not in ("", before), seconds, f"the device plugin of {name} did not start again")
-    lab.until(lambda: lab.get(f"node/{name}")["status"]["allocatable"].get(GPU) == gpus, seconds, f"{name} does not offer its {gpus} GPUs again")
-    here = [pod for pod in lab.pods() if pod["spec"].get("nodeName") == name]
-    return Text("\n".join([f"docker restart {container}", *map(pods.sentence, here)]))
+
+    def settled() -> bool:
+        now = _since(lab, name)
+        # In between the kubelet knows a pod and not its containers: phase Running, and no state. What it was before is out of date.
+        decided = all(now.get(uid) not in ("", since) for uid, since in before.items() if uid in now)
+        return decided and lab.get(f"node/{name}")["status"]["allocatable"].get(GPU) == gpus
+
+    lab.until(settled, seconds, f"{name} did not come back with its {gpus} GPUs")
+    return Text("\n".join([f"docker restart {container}", *map(pods.sentence, _on(lab.pods(), name))]))
 
 
-def _started(lab: Lab, node: str) -> str:
-    """When the node's device plugin began to run; "" while it does not."""
-    for pod in lab.place.list("pod", "app=nvidia-device-plugin-daemonset", "gpu-operator"):
-        if pod["spec"].get("nodeName") == node:
-            for status in (pod.get("status") or {}).get("containerStatuses") or []:
-                return ((status.get("state") or {}).get("running") or {}).get("startedAt", "")
-    return ""
+def _on(found: list[dict], node: str) -> list[dict]:
+    return [pod for pod in found if pod["spec"].get("nodeName") == node]
+
+
+def _since(lab: Lab, node: str) -> dict[str, str]:
+    """Of the lab's pods there and of the device plugin's, by uid: since when their container runs, "over" for one that has ended or was
+    refused, "" while nothing is known."""
+    plugin = lab.place.list("pod", "app=nvidia-device-plugin-daemonset", "gpu-operator")
+    found = {}
+    for pod in _on([*lab.pods(), *plugin], node):
+        states = [(one.get("state") or {}) for one in pod["status"].get("containerStatuses") or [{}]]
+        found[pod["metadata"]["uid"]] = "over" if pods.phase(pod) in ("Succeeded", "Failed") else (states[0].get("running") or {}).get("startedAt", "")
+    return found

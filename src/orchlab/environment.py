@@ -226,9 +226,9 @@ def _bring_up(environment: Environment, say: Progress, new_ports: bool) -> Envir
     except BaseException:
         if fresh:
             say("stopping what was started")
-            _stop_containers(environment.name, environment.folder)
             starting.before_stop(environment)
             supervisor.stop(specs)
+            _stop_containers(environment.name, environment.folder)
         raise
     return environment
 

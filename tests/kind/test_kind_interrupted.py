@@ -9,6 +9,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from door import Door
 from kind_support import traces, until
 
 from orchlab import environment
@@ -56,6 +57,32 @@ def test_a_node_image_that_is_none_is_named_and_nothing_is_left(engine, name, mo
     monkeypatch.setenv("ORCHLAB_KIND_IMAGE", "registry.example/no-such-node:v1")
     with pytest.raises(OrchlabError, match="kind create cluster failed"):
         environment.up(name, kubernetes="kind", slurm="none")
+    assert traces(engine, Environment.load(name)) == []
+
+
+@pytest.fixture
+def door(engine, home_for_kind):
+    """A way to the engine that a test may shut. It is open again while what the test made goes."""
+    door = Door(engine, home_for_kind / "engine.sock")
+    yield door
+    door.close()
+
+
+@pytest.mark.parametrize("moment", ["before a node", "between nodes"])
+def test_an_engine_that_stops_midway_is_named_and_what_is_left_goes_once_it_is_back(engine, door, name, monkeypatch, moment):
+    before = set(containers(engine))
+    monkeypatch.setenv("DOCKER_HOST", door.address)
+    process = subprocess.Popen([*UP, name], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    come = (lambda: door.has_seen("/networks/create")) if moment == "before a node" else (lambda: set(containers(engine)) - before)
+    until(lambda: come() or process.poll() is not None, 300, 0.05)
+    door.close()
+    said = process.communicate(timeout=300)[1]
+    assert process.returncode == 1 and "Traceback" not in said, said
+    assert "failed: no Docker Engine is running" in said and "then orchlab down removes what is left" in said, said
+    with pytest.raises(OrchlabError, match="no Docker Engine is running"):
+        environment.up(name, kubernetes="kind", slurm="none")
+    door.open()
+    environment.down(name)
     assert traces(engine, Environment.load(name)) == []
 
 

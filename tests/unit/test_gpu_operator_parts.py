@@ -183,6 +183,9 @@ def test_nvidia_smi_follows_what_runs():
     assert [holder.pod for holder in seen.holders] == ["p"] and seen.loads[first].busy > 0.8 and len(seen.loads) == 1
     inside = readings.of_pod(seen, "ns", "p")
     assert [gpu.uuid for gpu in inside.inventory.gpus] == [first] and first in smi.listing(inside.inventory)
+    second = json.loads(node.notes["orchlab/gpu-inventory"])["resources"]["nvidia.com/gpu"]["devices"][1]
+    other = readings.of_pod(readings.of_node("env", found, [holding("q", second)]), "ns", "q")
+    assert f"GPU 0: Tesla T4 (UUID: {second})" in smi.listing(other.inventory), "a process counts what it may open, from 0"
     found["metadata"]["annotations"] = {key: value for key, value in node.notes.items() if key != names.STATE}
     assert "NVIDIA-SMI has failed" in smi.table(readings.of_node("env", found, []).inventory)
 

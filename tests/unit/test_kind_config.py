@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import yaml
 
 from orchlab import fleet
 from orchlab.fleet_nodes import with_real_kubelet
-from orchlab.kube import kind_cluster, kind_config
+from orchlab.kube import kind_cluster, kind_config, kind_machines
 from orchlab.paths import repository
 
 NODES = fleet.load(None).nodes()
@@ -52,6 +54,30 @@ def test_an_environments_own_copy_has_its_port_and_mounts_its_folder_read_only()
     patches = [yaml.safe_load(text) for text in content["kubeadmConfigPatches"]]
     assert [patch["kind"] for patch in patches] == ["ClusterConfiguration", "KubeletConfiguration"] and "failCgroupV1" not in patches[1]
     assert patches[0]["scheduler"]["extraArgs"] == [{"name": "config", "value": "/orchlab/kube-scheduler.yaml"}]
+
+
+def test_a_workers_machine_is_the_fleets_and_changes_in_place(tmp_path):
+    node = fleet.from_data({"pools": [{"name": "big", "count": 1, "gpus": {"model": "T4", "count": 1}, "cpu": 6, "memory": "2Gi"}]}).nodes()[0]
+    small = fleet.from_data({"pools": [{"name": "big", "count": 1, "gpus": {"model": "T4", "count": 1}, "cpu": 4, "memory": "1Gi"}]}).nodes()[0]
+    kind_machines.write(tmp_path, [node], cpus=4)
+    mounts = {mount["containerPath"]: Path(mount["hostPath"]) for mount in kind_machines.mounts(str(tmp_path), node)}
+    meminfo, numa = mounts["/proc/meminfo"], mounts["/sys/devices/system/node"] / "node0"
+
+    def cores() -> dict[str, str]:
+        return {path.parent.parent.name: path.read_text().strip() for path in numa.glob("cpu*/topology/core_id")}
+
+    assert cores() == {"cpu0": "0", "cpu1": "1", "cpu2": "2", "cpu3": "3", "cpu0_4": "4", "cpu1_5": "5"} and (numa / "hugepages").is_dir()
+    assert "MemTotal:           2097152 kB" in meminfo.read_text() and "MemTotal:       2097152 kB" in (numa / "meminfo").read_text()
+    files = [path.stat().st_ino for path in (meminfo, mounts["/sys/devices/system/node"])]
+    kind_machines.write(tmp_path, [small], cpus=8)
+    assert cores() == {f"cpu{number}": str(number) for number in range(4)} and "1048576 kB" in meminfo.read_text()
+    assert [path.stat().st_ino for path in (meminfo, mounts["/sys/devices/system/node"])] == files, "a mount holds on to the very file"
+
+
+def test_workers_mount_their_machines_and_the_rendered_default_does_not():
+    assert not any("extraMounts" in node for node in kind_config.cluster(NODES)["nodes"])
+    own = kind_config.cluster(NODES, folder="/state/x")
+    assert workers(own)[2]["extraMounts"][1] == {"hostPath": "/state/x/kind/machines/t4-0/meminfo", "containerPath": "/proc/meminfo", "readOnly": True}
 
 
 def test_the_api_server_listens_on_loopback_only():

@@ -15,7 +15,7 @@ def manifest(index=0, port=1234):
 
 
 def existing(content, digest=None, cidr="10.128.0.0/24"):
-    annotations = {DIGEST: digest or nodes.digest(content)}
+    annotations = {key: value for key, value in content["metadata"]["annotations"].items() if value} | {DIGEST: digest or nodes.digest(content)}
     return {"metadata": {"name": content["metadata"]["name"], "annotations": annotations}, "spec": {"podCIDR": cidr}}
 
 
@@ -50,7 +50,7 @@ def test_gpus_are_built_in_but_nobody_has_discovered_them():
     built_in = json.loads(made["metadata"]["annotations"][nodes.HARDWARE])
     assert built_in == {"model": "H100-80", "count": 8}
     assert not any("nvidia" in key for key in (*made["status"]["capacity"], *made["metadata"]["labels"]))
-    assert manifest(-1)["metadata"]["annotations"] == {nodes.HARDWARE: None}
+    assert manifest(-1)["metadata"]["annotations"] == {nodes.HARDWARE: None, nodes.TAINTS: "[]"}
 
 
 def test_a_missing_node_is_registered_ready_with_a_range_of_its_own():
@@ -73,6 +73,18 @@ def test_a_changed_node_is_told_so_and_keeps_the_rest():
     assert asked[0][2]["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == 4321
     # Only our own labels and marks are named, and no taint: the rest is whoever's it is.
     assert set(asked[1][2]) == {"metadata"} and "spec" not in asked[0][2]
+
+
+def test_another_fleets_taints_replace_the_published_ones_and_leave_somebodys_alone():
+    own, cordon = {"key": "mine", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}, {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    found, changed = existing(manifest()), manifest()
+    found["spec"]["taints"] = [*manifest()["spec"]["taints"], own, cordon]
+    changed["metadata"]["annotations"] = changed["metadata"]["annotations"] | {nodes.TAINTS: "[]"}
+    changed["spec"] = {}
+    assert publish([([found], "1")], changed)[1][2]["spec"] == {"taints": [own, cordon]}
+    assert nodes.taints_after(found, manifest()["spec"]["taints"]) is None
+    old = {"metadata": {"annotations": {}}, "spec": {"taints": [own]}}
+    assert nodes.taints_after(old, []) is None, "published by an older orchlab, which did not note its taints"
 
 
 def test_only_published_nodes_are_removed():

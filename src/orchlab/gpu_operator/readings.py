@@ -79,14 +79,15 @@ def _busy(holder: Holder) -> float:
 
 
 def of_pod(readings: Readings, namespace: str, name: str) -> Readings:
-    """What a pod sees: only the devices that it holds, and only itself on them."""
+    """What a pod sees: only the devices that it holds, and only itself on them. NVML counts those that a process may open, from 0: a pod that
+    holds the node's GPU 3 alone calls it GPU 0."""
     mine = [holder for holder in readings.holders if (holder.namespace, holder.pod) == (namespace, name)]
     held = {holder.device for holder in mine}
     gpus = []
     for gpu in readings.inventory.gpus:
         instances = [one for one in gpu.instances if one.uuid in held]
         if gpu.uuid in held or instances:
-            gpus.append(inventory.Gpu(gpu.uuid, gpu.index, gpu.model, gpu.healthy, gpu.xid, gpu.mig_enabled, instances))
+            gpus.append(inventory.Gpu(gpu.uuid, len(gpus), gpu.model, gpu.healthy, gpu.xid, gpu.mig_enabled, instances))
     seen = Inventory(readings.inventory.node, gpus, readings.inventory.driver_ok, mig_strategy=readings.inventory.mig_strategy,
                      sharing=readings.inventory.sharing)
     return Readings(seen, mine, readings.loads, readings.state)

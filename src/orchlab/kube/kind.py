@@ -14,15 +14,16 @@ from pathlib import Path
 
 from orchlab import engines, pki
 from orchlab.environment import Environment, Progress
-from orchlab.errors import ApiError, EnvironmentBroken, OrchlabError, TimeLimitReached
+from orchlab.errors import ApiError, BadInput, EnvironmentBroken, OrchlabError, TimeLimitReached
 from orchlab.fleet_nodes import FleetNode, with_real_kubelet
-from orchlab.kube import kind_cluster, kind_config, kind_parts, local, standin_image
+from orchlab.kube import kind_cluster, kind_config, kind_machines, kind_parts, local, standin_image
 from orchlab.kube.client import Client
 from orchlab.kube.kind_cluster import Kind
 from orchlab.paths import interpreter, private_folder, write_private
 from orchlab.pki import Pair
 from orchlab.processes import Probe, ProcessSpec
-from orchlab.simulator.nodes import HARDWARE, NODES
+from orchlab.simulator import pods
+from orchlab.simulator.nodes import HARDWARE, NODES, TAINTS, taints_after, taints_of
 from orchlab.supervisor import ProcessState
 
 ENGINES = ("kind", "kwok")
@@ -37,8 +38,12 @@ SETTLE_SECONDS = 180
 def acquire(env: Environment, say: Progress) -> None:
     """Finds the engine, builds the image of the stand-ins if it is not there. Raises EngineUnavailable with what is missing."""
     docker = kind_cluster.find()
-    if not (_folder(env) / "created").exists():
+    there, wanted = kind_cluster.made_with(_folder(env)), _real(env)
+    if there is None:
         kind_cluster.check_disk(docker)
+    elif there != wanted:
+        raise BadInput("--fleet", ", ".join(wanted), f"are its nodes with a kubelet, and this cluster was made with {', '.join(there)}",
+                       f"orchlab down --name {env.name}, then `up` with that fleet")
     image = standin_image.ensure(docker, Path(env.record.engines["kwok"]), say)
     node_image = kind_cluster.node_image(docker)
     folder = private_folder(_folder(env))
@@ -55,6 +60,7 @@ def prepare(env: Environment) -> None:
     write_private(env.folder / kind_config.SCHEDULER_CONFIG, local.SCHEDULER_CONFIG.format(kubeconfig="/etc/kubernetes/scheduler.conf"))
     write_private(env.folder / "kwok.yaml", stages.render(len(nodes)))
     chosen = kind_cluster.of(_folder(env))
+    kind_machines.write(_folder(env), nodes, kind_cluster.cpus(chosen.docker))
     config = kind_config.cluster(nodes, chosen.cluster, env.port("kube_apiserver"), str(env.folder), chosen.node_image, kind_cluster.cgroup_v1(chosen.docker))
     write_private(_folder(env) / "kind.yaml", kind_config.render(config))
     if not env.supervisor.running():
@@ -74,7 +80,7 @@ def bring_up(env: Environment, say: Progress) -> None:
     from orchlab.simulator import rbac
 
     chosen = kind_cluster.of(_folder(env))
-    fresh = chosen.bring_up(_folder(env) / "kind.yaml", say)
+    fresh = chosen.bring_up(_folder(env) / "kind.yaml", _real(env), say)
     chosen.load(env.record.engines["standin"], say)
     _credentials(env, chosen)
     client = env.client()
@@ -96,7 +102,7 @@ def settle(env: Environment, say: Progress) -> None:
 
 def nodes(env: Environment) -> list[FleetNode]:
     """The fleet's nodes with the labels that they have here."""
-    real = {node.name for node in with_real_kubelet(env.fleet.nodes())}
+    real = _real(env)
     return [replace(node, labels=kind_config.labels(node)) if node.name in real else node for node in local.nodes(env)]
 
 
@@ -159,6 +165,11 @@ def _folder(env: Environment) -> Path:
     return env.folder / kind_cluster.FOLDER
 
 
+def _real(env: Environment) -> list[str]:
+    """The names of the nodes with a kubelet."""
+    return [node.name for node in with_real_kubelet(env.fleet.nodes())]
+
+
 def _marker(env: Environment) -> Path:
     return local._marker(env)
 
@@ -207,25 +218,34 @@ def _await_api(env: Environment, seconds: float) -> None:
 
 
 def _mark_nodes(env: Environment) -> None:
-    """What a kubelet may not say of its own node, and what is built into it: the operator's way to know its GPUs."""
+    """What a kubelet may not say of its own node, what is built into it (the operator's way to know its GPUs), and what another fleet wants:
+    its machine and its taints."""
     client, chosen = env.client(), kind_cluster.of(_folder(env))
     for number, node in enumerate(with_real_kubelet(env.fleet.nodes())):
         path = f"{NODES}/{node.name}"
-        if client.find(path) is None:
-            # Somebody deleted it: a kubelet registers when it starts.
+        found = client.find(path)
+        if found is None or not _same_machine(found, node):
+            # Somebody deleted it, or the machine is another one: a kubelet registers, and looks at its machine, when it starts.
             chosen.restart_kubelet(number)
-            _await_node(client, path, env)
-        hardware = json.dumps({"model": node.gpu_model, "count": node.gpus})
-        client.patch(path, {"metadata": {"labels": kind_config.labels(node), "annotations": {HARDWARE: hardware}}})
+            found = _await_node(client, path, env, node)
+        taints = taints_after(found, taints_of(node))
+        notes = {HARDWARE: json.dumps({"model": node.gpu_model, "count": node.gpus}), TAINTS: json.dumps(taints_of(node))}
+        client.patch(path, {"metadata": {"labels": kind_config.labels(node), "annotations": notes}, **({} if taints is None else {"spec": {"taints": taints}})})
 
 
-def _await_node(client: Client, path: str, env: Environment, seconds: float = 60) -> None:
+def _same_machine(found: dict, node: FleetNode) -> bool:
+    capacity = (found.get("status") or {}).get("capacity") or {}
+    return bool(capacity) and pods.milli(capacity["cpu"]) == 1000 * node.cpu and pods.milli(capacity["memory"]) // 1000 // 1024 == node.memory_bytes // 1024
+
+
+def _await_node(client: Client, path: str, env: Environment, node: FleetNode, seconds: float = 60) -> dict:
     deadline = time.monotonic() + seconds
-    while client.find(path) is None:
+    while (found := client.find(path)) is None or not _same_machine(found, node):
         if time.monotonic() > deadline:
-            raise TimeLimitReached(f"node {path.rpartition('/')[2]} did not join the cluster within {seconds:.0f} s",
-                                   f"orchlab down --name {env.name}, then orchlab up --name {env.name}")
+            how = "did not join the cluster" if found is None else "does not have the fleet's CPUs and memory"
+            raise TimeLimitReached(f"node {node.name} {how} within {seconds:.0f} s", f"orchlab down --name {env.name}, then orchlab up --name {env.name}")
         time.sleep(0.5)
+    return found
 
 
 def _simulator_state(env: Environment) -> ProcessState:

@@ -17,7 +17,7 @@ import psutil
 
 from orchlab.engines import running
 from orchlab.errors import EngineUnavailable, EnvironmentBroken, TimeLimitReached
-from orchlab.paths import private_folder, repository
+from orchlab.paths import private_folder, repository, write_private
 from orchlab.slurm import containers
 from orchlab.slurm.containers import Container, Docker
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from orchlab.environment import Environment
 
 FOLDER = "kind"
+CREATED = "created"
 CLUSTER_LABEL = "io.x-k8s.kind.cluster"
 NODE_IMAGE = "orchlab/kind-node"  # made by scripts/build-node-image
 CREATE_SECONDS, LOAD_SECONDS, DELETE_SECONDS = 600, 300, 120
@@ -56,11 +57,11 @@ class Kind:
         said = self.docker.run("inspect", "--type", "container", *ids, check=False).stdout
         return sorted((containers.container(item) for item in json.loads(said or "[]")), key=lambda one: one.service)
 
-    def bring_up(self, config: Path, say: Callable[[str], None]) -> bool:
-        """Makes the cluster, or starts containers of it that have stopped. What an interrupted creation has left is deleted first. Returns
+    def bring_up(self, config: Path, kubelets: list[str], say: Callable[[str], None]) -> bool:
+        """Makes the cluster with these nodes (their names are kept for `made_with`), or starts containers of it that have stopped. What an interrupted creation has left is deleted first. Returns
         whether it is new."""
         there = self.containers()
-        done = self.folder / "created"
+        done = self.folder / CREATED
         if there and not done.exists():
             say("deleting what an interrupted start has left")
             self.delete()
@@ -74,7 +75,7 @@ class Kind:
         say("creating the kind cluster; the node image is pulled first if it is not here")
         self._kind("create", "cluster", "--name", self.cluster, "--config", str(config), "--kubeconfig", str(self.folder / "kubeconfig"), "--wait", "0s",
                    seconds=CREATE_SECONDS)
-        done.touch(mode=0o600)
+        write_private(done, "\n".join(kubelets))
         return True
 
     def load(self, image: str, say: Callable[[str], None]) -> None:
@@ -109,10 +110,10 @@ class Kind:
 
     def delete(self) -> None:
         """The cluster's containers, their volumes, its network. Safe to repeat."""
-        cut = self._end_strays()
+        # Where a creation did not come to its end, what the engine was asked for may still come: it finishes a request whose caller is gone.
+        cut = self._end_strays() or not (self.folder / CREATED).exists()
         if Path(self.program).exists():
             self._kind("delete", "cluster", "--name", self.cluster, "--kubeconfig", str(self.folder / "kubeconfig"), seconds=DELETE_SECONDS)
-        # What the engine was asked for just before may still come.
         quiet = time.monotonic() + (QUIET_SECONDS if cut else 0)
         while (left := [one.id for one in self.containers()]) or time.monotonic() < quiet:
             if left:
@@ -120,7 +121,7 @@ class Kind:
             time.sleep(0.3)
         if self.docker.run("network", "ls", "--quiet", "--filter", f"name=^{self.network}$").stdout.split():
             self.docker.run("network", "rm", self.network, seconds=60)
-        (self.folder / "created").unlink(missing_ok=True)
+        (self.folder / CREATED).unlink(missing_ok=True)
 
     def _end_strays(self) -> bool:
         """Ends the docker commands of a kind that was killed: they would make nodes after everything has been deleted. Returns whether there
@@ -148,6 +149,10 @@ class Kind:
             raise TimeLimitReached(f"kind {' '.join(words[:2])} did not end within {seconds:g} s", "see whether the Docker Engine answers: docker ps")
         if status:
             said = "\n".join(lines)
+            try:
+                containers.find(self.docker.settings)
+            except EngineUnavailable as error:
+                raise EngineUnavailable(f"kind {' '.join(words[:2])} failed: {error.args[0]}", f"{error.remedy}; then orchlab down removes what is left") from None
             raise EnvironmentBroken(f"kind {' '.join(words[:2])} failed: {_essence(said)}", _remedy(said))
 
 
@@ -163,6 +168,11 @@ def of(folder: Path) -> Kind:
         return Kind(Docker(data["program"], (), data["settings"]), data["kind"], data["cluster"], data["node_image"], folder)
     except (OSError, ValueError, KeyError):
         raise EnvironmentBroken(f"environment {folder.parent.name!r} has no kind cluster yet", f"orchlab up --kubernetes kind --name {folder.parent.name}") from None
+
+
+def made_with(folder: Path) -> list[str] | None:
+    """The names of the nodes with a kubelet of a cluster that is there; None without one. `folder` is the environment's for kind."""
+    return (folder / CREATED).read_text(encoding="utf-8").split() if (folder / CREATED).exists() else None
 
 
 def find() -> Docker:
@@ -190,6 +200,12 @@ def node_image(docker: Docker) -> str:
 
 def cgroup_v1(docker: Docker) -> bool:
     return docker.run("info", "--format", "{{.CgroupVersion}}", check=False).stdout.strip() == "1"
+
+
+def cpus(docker: Docker) -> int:
+    """How many the engine's computer has."""
+    said = docker.run("info", "--format", "{{.NCPU}}", check=False).stdout.strip()
+    return max(1, int(said)) if said.isdecimal() else 1
 
 
 def lacks_sys_resource(status: str | None = None) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import yaml
 
 from orchlab.fleet_nodes import FleetNode, with_real_kubelet
+from orchlab.kube import kind_machines
 from orchlab.simulator.stages import KUBELET_LABEL
 
 # Inside the control plane's container: the environment's folder, read-only.
@@ -30,13 +31,13 @@ def labels(node: FleetNode) -> dict[str, str]:
 
 def cluster(nodes: list[FleetNode], name: str = "orchlab", port: int = 0, folder: str = "", image: str = "", cgroup_v1: bool = True) -> dict:
     """A Cluster of kind.x-k8s.io/v1alpha4. `port`: the API server's on loopback, 0 lets kind choose; `folder`: the environment's, mounted
-    read-only into the control plane ("": none); `image`: "" is kind's own default, which it pins by digest."""
+    read-only into the control plane, and from it the workers' made-up machines ("": none, so that kubelets report this computer); `image`: "" is kind's own default, which it pins by digest."""
     more = {"image": image} if image else {}
     control = {"role": "control-plane", **more}
     if folder:
         control["extraMounts"] = [{"hostPath": folder, "containerPath": FOLDER, "readOnly": True}]
-    workers = [{"role": "worker", **more, "labels": _registered(node), "kubeadmConfigPatches": [yaml.safe_dump(_join(node), sort_keys=False)]}
-               for node in with_real_kubelet(nodes)]
+    workers = [{"role": "worker", **more, "labels": _registered(node), "kubeadmConfigPatches": [yaml.safe_dump(_join(node), sort_keys=False)],
+                **({"extraMounts": kind_machines.mounts(f"{folder}/{kind_machines.KIND}", node)} if folder else {})} for node in with_real_kubelet(nodes)]
     networking = {"apiServerAddress": "127.0.0.1"} | ({"apiServerPort": port} if port else {})
     patches = [_control_plane(bool(folder)), _kubelet(cgroup_v1)]
     return {"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "name": name, "networking": networking,

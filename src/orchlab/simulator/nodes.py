@@ -1,6 +1,6 @@
 """Publishes the fleet's nodes as their kubelets would: registers them, keeps what the fleet says about them, removes those it lost.
 
-What somebody changed on a node (labels, taints, cordon) stays. A node that somebody deleted stays away until the simulator starts again,
+What somebody changed on a node (labels, taints, cordon) stays; where the fleet changes, its own labels and taints do. A node that somebody deleted stays away until the simulator starts again,
 like a machine whose kubelet registers when it boots.
 """
 
@@ -22,6 +22,8 @@ NODES = "/api/v1/nodes"
 MANAGER = {"fieldManager": "orchlab-simulator"}
 # Marks what this module published, with a digest of it.
 DIGEST = "orchlab/fleet-node"
+# The taints that were published, as JSON: in another fleet the node may have others.
+TAINTS = "orchlab/fleet-taints"
 # What is built into the machine, for those to find who look into it (a driver, Node Feature Discovery).
 HARDWARE = "orchlab/gpu-hardware"
 # A /24 a node out of this range: apart from the Services' range, wide enough for 32,768 nodes.
@@ -49,12 +51,13 @@ def manifest(node: FleetNode, environment_id: str, port: int, version: str, down
     allocatable = capacity | {"memory": f"{(node.memory_bytes - KEPT_MEMORY) // 1024}Ki",
                               "ephemeral-storage": str(round(node.ephemeral_storage_bytes * (1 - KEPT_DISK)))}
     labels = node.labels | {KUBELET_LABEL[0]: None if down else KUBELET_LABEL[1]}
-    notes = {HARDWARE: json.dumps({"model": node.gpu_model, "count": node.gpus}) if node.gpus else None}
+    taints = taints_of(node)
+    notes = {HARDWARE: json.dumps({"model": node.gpu_model, "count": node.gpus}) if node.gpus else None, TAINTS: json.dumps(taints)}
     machine = uuid.uuid5(uuid.NAMESPACE_URL, f"orchlab:{environment_id}/{node.name}")
     return {
         "apiVersion": "v1", "kind": "Node",
         "metadata": {"name": node.name, "labels": labels, "annotations": notes},
-        "spec": {"taints": [{"key": t.key, "value": t.value, "effect": t.effect} for t in node.taints]} if node.taints else {},
+        "spec": {"taints": taints} if taints else {},
         "status": {
             "capacity": capacity, "allocatable": allocatable,
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": node.name}],
@@ -65,6 +68,23 @@ def manifest(node: FleetNode, environment_id: str, port: int, version: str, down
                          "systemUUID": str(machine), "bootID": str(uuid.uuid5(machine, "boot"))},
         },
     }
+
+
+def taints_of(node: FleetNode) -> list[dict[str, str]]:
+    """As the API server returns them: without an empty value."""
+    return [{"key": t.key, **({"value": t.value} if t.value else {}), "effect": t.effect} for t in node.taints]
+
+
+def taints_after(found: dict, wanted: list[dict[str, str]]) -> list[dict] | None:
+    """The taints of a node whose fleet wants other ones than it published last: the published ones give way, all others stay. None where
+    nothing is to be changed."""
+    published = (found["metadata"].get("annotations") or {}).get(TAINTS)
+    before = json.loads(published) if published else wanted
+    if before == wanted:
+        return None
+    kept = [taint for taint in (found.get("spec") or {}).get("taints") or []
+            if {key: value for key, value in taint.items() if key != "timeAdded"} not in before + wanted]
+    return kept + wanted
 
 
 def digest(content: dict) -> str:
@@ -90,7 +110,7 @@ class Publisher:
             if found is None:
                 tasks.append(self._workers.submit(self._create, content, mark, next(free)))
             elif (found["metadata"].get("annotations") or {}).get(DIGEST) != mark:
-                tasks.append(self._workers.submit(self._update, content, mark))
+                tasks.append(self._workers.submit(self._update, content, mark, found))
         names = {content["metadata"]["name"] for content in wanted}
         for name, node in existing.items():
             if name not in names and DIGEST in (node["metadata"].get("annotations") or {}):
@@ -119,12 +139,13 @@ class Publisher:
             if error.status != 409:
                 raise
 
-    def _update(self, content: dict, mark: str) -> None:
+    def _update(self, content: dict, mark: str, found: dict) -> None:
         name = content["metadata"]["name"]
         # A strategic merge: what plugins have registered stays.
         self._client.patch(f"{NODES}/{name}/status", {"status": content["status"]}, STRATEGIC, **MANAGER)
         metadata = {"labels": content["metadata"]["labels"], "annotations": content["metadata"]["annotations"] | {DIGEST: mark}}
-        self._client.patch(f"{NODES}/{name}", {"metadata": metadata}, **MANAGER)
+        taints = taints_after(found, content["spec"].get("taints", []))
+        self._client.patch(f"{NODES}/{name}", {"metadata": metadata, **({} if taints is None else {"spec": {"taints": taints}})}, **MANAGER)
 
     def _delete(self, name: str) -> None:
         try:

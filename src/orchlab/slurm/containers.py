@@ -165,6 +165,8 @@ def _remedy(text: str) -> str:
         return "stop what holds that port, or choose another: orchlab up --new-ports after orchlab down"
     if "no space left" in text:
         return "free space on the engine's disk: docker system df shows what takes it"
+    if "cannot connect" in text.lower():
+        return "start the Docker Engine (sudo systemctl start docker), then orchlab up heals, and orchlab down removes"
     return "docker ps -a and docker logs say more; orchlab doctor looks at the engine"
 
 
