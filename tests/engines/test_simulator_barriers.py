@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 
 import pytest
 from simulator_support import create, get, kill, namespace, phase_is, pod, until
 
+from orchlab import accounting
+from orchlab.kube.feed import Feed
+
+GPU = "nvidia.com/gpu"
 HERE = {"kubernetes.io/hostname": "h100-0"}
 
 
@@ -72,6 +77,23 @@ def test_five_of_six_hold_their_devices_and_wait_until_the_sixth_gets_room(clien
         # Two simulated minutes from the release on, at 60 to 1; an end is stamped in whole seconds.
         assert 0.9 <= (moment(over["finishedAt"]) - moment(released(one))).total_seconds() <= 6
     assert "the barrier is released after" in log(client, where, first)
+
+
+def test_the_feed_tells_what_was_held_in_vain(client, where):
+    with Feed(client, where) as feed:
+        feed.ready()
+        create(client, where, *(worker(number, size=3, gpus=2) for number in range(2)))
+        until(lambda: len(waiting(client, where)) == 2)
+        before = until(lambda: (found := accounting.account(feed.timeline.records(), time.time(), 8, GPU)).total.vain > 4 and found)
+        assert before.total.useful == 0 and before.total.held == pytest.approx(before.total.vain)
+        create(client, where, worker(2, size=3, gpus=2))
+        for number in range(3):
+            phase_is(client, where, f"w{number}", "Succeeded")
+        until(lambda: not feed.timeline.goes_on())
+        after = accounting.account(feed.timeline.records(), time.time(), 8, GPU)
+        # Three pods with two GPUs run for two seconds; ends are stamped in whole seconds.
+        assert after.total.vain >= before.total.vain and 6 <= after.total.useful <= 24 and after.total.failed == after.total.lost == 0
+        assert {bar.what for bar in feed.timeline.per_device()} == {"vain", "held"}
 
 
 def test_who_waits_for_too_long_fails_and_says_how_many_were_there(client, where):
