@@ -102,7 +102,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """One bar: `what` is waiting, starting, barrier or running of a unit, held or vain (until the barrier is released) of a device; `row` the unit's or the device's; `open`: it still goes on."""
+    """One bar: `what` is waiting, starting, barrier or running of a unit, held or vain (until the barrier is released) of a device; `row` the
+    unit's or the device's; `open`: it still goes on."""
 
     row: tuple[str, ...]
     unit: str

@@ -159,6 +159,19 @@ def test_a_fresh_list_forgets_who_is_gone(barriers, written):
     assert written.notes == []
 
 
+@pytest.mark.parametrize("rewritten", [{pods.WAITS_AT: "6"}, {pods.WAITS_AT: '{"name": "g", "size": "many"}'}, {pods.WAITS_AT: "["},
+                                       {pods.RELEASED: "yesterday"}])
+def test_what_somebody_rewrote_does_not_hold_up_the_others(barriers, written, rewritten):
+    strange = member(9, written=rewritten)
+    barriers.relisted([strange, member(0), member(1)], NOW)
+    barriers.pod(strange, NOW)
+    assert written.notes == []
+    barriers.pod(member(2), NOW)
+    barriers.pod_gone("u9")
+    barriers.tick(NOW)
+    assert sorted(written.released()) == ["w0", "w1", "w2"]
+
+
 def test_pods_on_real_kubelets_count_and_are_left_alone(barriers, written):
     real = member(2)
     real["metadata"]["annotations"] = {pods.BARRIER: "g", pods.BARRIER_SIZE: "3"}
@@ -171,6 +184,7 @@ def test_the_course_is_noted_at_ticks_while_somebody_waits(barriers):
     one = member(0)
     barriers.pod(one, NOW)
     barriers.tick(NOW + 0.5)
+    barriers.pod(one, NOW + 0.8)
     barriers.tick(NOW + 1)
     barriers.pod(member(1), NOW + 1.2)
     barriers.tick(NOW + 1.5)

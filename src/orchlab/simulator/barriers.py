@@ -19,6 +19,7 @@ watch of pods brings is counted as it comes.
 from __future__ import annotations
 
 import heapq
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from datetime import UTC, datetime
 
 from orchlab import clock
 from orchlab.simulator import pods
+
+log = logging.getLogger("barriers")
 
 
 @dataclass
@@ -77,7 +80,7 @@ class Barriers:
     def pod(self, pod: dict, now: float) -> None:
         """A pod was bound or changed, seen at `now` (s since 1970)."""
         with self._lock:
-            if key := self._take(pod, now):
+            if key := self._look_at(pod, now):
                 self._settle(self._barriers[key], now)
 
     def pod_gone(self, uid: str) -> None:
@@ -99,7 +102,7 @@ class Barriers:
             for uid in self._of.keys() - there:
                 self.pod_gone(uid)
             for pod in found:
-                self._take(pod, now)
+                self._look_at(pod, now)
             for barrier in self._barriers.values():
                 if barrier.sizes:
                     self._complete(barrier)
@@ -121,7 +124,8 @@ class Barriers:
             for barrier in self._barriers.values():
                 if barrier.changed:
                     barrier.changed = False
-                    barrier.course.append((now, barrier.present))
+                    if not barrier.course or barrier.course[-1][1] != barrier.present:
+                        barrier.course.append((now, barrier.present))
 
     def course(self, pod: dict) -> list[tuple[datetime, int]]:
         """How many of the pod's barrier were Running from when on, while somebody waited there. Kept in memory: after a restart of the simulator
@@ -130,6 +134,14 @@ class Barriers:
             barrier = self._barriers.get(self._of.get(pod["metadata"]["uid"], ("", "")))
             return [(datetime.fromtimestamp(at, UTC), present) for at, present in barrier.course] if barrier else []
 
+    def _look_at(self, pod: dict, now: float) -> tuple[str, str] | None:
+        try:
+            return self._take(pod, now)
+        except Exception:
+            # One pod that is beyond us (somebody rewrote what stands on it) must not hold up the others.
+            log.exception("%s/%s", pod["metadata"].get("namespace"), pod["metadata"].get("name"))
+            return None
+
     def _take(self, pod: dict, now: float) -> tuple[str, str] | None:
         """Counts a pod as it is now; its barrier's key, or None if it has none."""
         wants = pods.barrier(pod)
@@ -137,19 +149,20 @@ class Barriers:
             return None
         metadata, notes = pod["metadata"], pod["metadata"].get("annotations") or {}
         uid, key = metadata["uid"], (metadata["namespace"], wants.name)
+        run, since = _runs(pod)
+        member = _Member(_reference(pod), wants, run, since, ours=pods.is_admitted(pod))
         if self._of.get(uid, key) != key:
             # The name on a pod of a real kubelet was changed.
             self.pod_gone(uid)
-        self._of[uid] = key
-        barrier = self._barriers.setdefault(key, _Barrier())
-        known = barrier.members.get(uid)
-        run, since = _runs(pod)
-        member = _Member(_reference(pod), wants, run, since, ours=pods.is_admitted(pod))
+        known = self._barriers[key].members.get(uid) if key in self._barriers else None
         # What was decided may not be on the pod yet.
         if member.ours:
             member.released = known.released if known and known.released is not None else _seconds(notes.get(pods.RELEASED))
-            member.missed = pods.missed(pod)[0] if pods.missed(pod) else None
-            member.missed = known.missed if known and known.missed is not None and (member.missed is None or known.missed > member.missed) else member.missed
+            found = pods.missed(pod)
+            runs = [number for number in (found and found[0], known and known.missed) if number is not None]
+            member.missed = max(runs, default=None)
+        self._of[uid] = key
+        barrier = self._barriers.setdefault(key, _Barrier())
         if known:
             self._count(barrier, known, -1)
         barrier.members[uid] = member

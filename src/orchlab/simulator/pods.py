@@ -85,8 +85,9 @@ def barrier(pod: dict) -> Barrier | None:
     if not is_admitted(pod):
         return _barrier(notes, [], Clock(1)) if BARRIER in notes else None
     try:
-        return Barrier(**json.loads(notes[WAITS_AT])) if WAITS_AT in notes else None
-    except (ValueError, TypeError):
+        found = json.loads(notes[WAITS_AT]) if WAITS_AT in notes else None
+        return found and Barrier(str(found["name"]), int(found["size"]), None if found.get("seconds") is None else float(found["seconds"]))
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
 

@@ -31,10 +31,11 @@ def gantt_svg(timeline: Timeline, snapshot: ClusterSnapshot | None = None, title
         mine = [bar for bar in bars if bar.unit == unit]
         words = [f"{bar.what} {_times(bar, zero)}" + (f" ({bar.text})" if bar.text else "") for bar in mine]
         rows.append(Row(names[unit], f"{names[unit]}: {'; '.join(words)}", [
-            Bar(bar.start, bar.end, f"{names[unit]} {text}", css=BARRIER if bar.what == "barrier" else bar.what) for bar, text in zip(mine, words, strict=True)]))
+            Bar(bar.start, bar.end, f"{names[unit]} {text}", css=BARRIER if bar.what == "barrier" else bar.what)
+            for bar, text in zip(mine, words, strict=True)]))
     legend = [("waiting", "waiting"), ("starting", "on a node, starting"), ("running", "running")]
     if any(bar.what == "barrier" for bar in bars):
-        legend.insert(2, (BARRIER, "running, but at its barrier"))
+        legend.insert(2, (BARRIER, "at its barrier"))
     return bars_svg(title, labels or made.of_times(snapshot), rows, span, zero, timeline.gaps(), prefix or svg.ids(title), legend,
                     _left_out(len(names) - len(keep), "earlier units"), "nothing was submitted yet")
 

@@ -55,7 +55,8 @@ def gantt(timeline: Timeline, snapshot: ClusterSnapshot | None = None, title: st
 
 def gantt_devices(timeline: Timeline, snapshot: ClusterSnapshot | None = None, title: str = "Who held each GPU",
                   labels: Labels | None = None, now: float | None = None, styles: Styles | None = None) -> go.Figure:
-    """A row per GPU that was held, a bar for who held it; grey and crossed while it was held in vain, at a barrier. The first 60 GPUs; a snapshot gives them the names that the map has."""
+    """A row per GPU that was held, a bar for who held it; grey and crossed while it was held in vain, at a barrier. The first 60
+    GPUs; a snapshot gives them the names that the map has."""
     now = time.time() if now is None else now
     zero, end = timeline.span(now)
     looks_by_unit = looks_of(timeline, styles or Styles())
