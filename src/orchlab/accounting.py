@@ -4,6 +4,7 @@ A team is a namespace, or for Slurm an account (`team` = "group"); a priority is
 
     lost      the run ended because the orchestrator took the devices away; what came after its last checkpoint has to be done again
     failed    the run ended by an error of its own
+    vain      held until the rest of the gang was there: Running or starting, but not yet released from its barrier, if ever
     overhead  held, but nothing ran: starting, and being stopped
     useful    the rest: it completed, goes on, or was stopped by its owner
 
@@ -59,6 +60,7 @@ class Sum:
     lost: float = 0.0
     failed: float = 0.0
     overhead: float = 0.0
+    vain: float = 0.0
 
     @property
     def useful(self) -> float:
@@ -66,7 +68,7 @@ class Sum:
 
     @property
     def wasted(self) -> float:
-        return self.lost + self.failed + self.overhead
+        return self.lost + self.failed + self.overhead + self.vain
 
     @property
     def mean_wait(self) -> float:
@@ -153,10 +155,13 @@ def _add(record: Record, now: float, resource: str | None, checkpoint: float | N
         count = sum(share.count for share in hold.shares if resource in (None, share.resource))
         end = now if hold.end is None else min(hold.end, now)
         held = max(0.0, end - hold.start)
+        # What comes before the release makes no progress, whatever the pod's phase is.
+        vain = record.held_in_vain(hold.start, end)
+        begun = hold.start + vain
         runs = [run for run in record.runs if run.start < end and (run.end is None or run.end > hold.start)]
         ran, lost, failed = 0.0, 0.0, 0.0
         for run in runs:
-            seconds = max(0.0, min(end, now if run.end is None else run.end) - max(run.start, hold.start))
+            seconds = max(0.0, min(end, now if run.end is None else run.end) - max(run.start, begun))
             ran += seconds
             how = _how(record, run, hold, place) if run is runs[-1] or run.outcome else ""
             if how and _EVICTED.search(how):
@@ -171,7 +176,8 @@ def _add(record: Record, now: float, resource: str | None, checkpoint: float | N
             one.held += count * held
             one.lost += count * lost
             one.failed += count * failed
-            one.overhead += count * max(0.0, held - ran)
+            one.overhead += count * max(0.0, held - vain - ran)
+            one.vain += count * vain
     return taken
 
 
@@ -208,6 +214,8 @@ def notes(found: Account, scale: Clock | None = None) -> list[str]:
         lines.append("lost: nothing was saved, an evicted run begins anew")
     else:
         lines.append(f"lost: modelled, with a checkpoint every {_minutes(found.checkpoint, scale)} of a run")
+    if found.total.vain:
+        lines.append("in vain: held before the barrier was released, while a part of the gang was not Running")
     if found.total.waiting:
         lines.append(f"still waiting: {found.total.waiting}; their waits count up to now")
     if found.uncertain:

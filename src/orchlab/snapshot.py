@@ -38,7 +38,8 @@ class Unit:
 
     `submitted`, `bound`, `started`, `ended` are the orchestrator's own times where it gives them. `started` is None while the unit's
     process is not running and has not ended; `restarts` counts how often it was started again. `priority` is the name of its PriorityClass or
-    QoS, "" if it has none.
+    QoS, "" if it has none. `barrier` is the name of the barrier at which it waits for the rest of its gang before it makes progress, "" if there is
+    none; `released` is when that was over, None while it is not.
     """
 
     id: str
@@ -59,6 +60,8 @@ class Unit:
     restarts: int = 0
     last_run: LastRun | None = None
     priority: str = ""
+    barrier: str = ""
+    released: float | None = None
 
     @property
     def stage(self) -> str:

@@ -78,6 +78,8 @@ class Record:
     version: int = 0
     removed: bool = False
     priority: str = ""
+    barrier: str = ""
+    released: float | None = None
 
     def device_seconds(self, now: float, resource: str | None = None, node: str | None = None) -> float:
         """Devices held x seconds held, up to `now`."""
@@ -85,6 +87,12 @@ class Record:
             share.count * max(0.0, (now if hold.end is None else min(hold.end, now)) - hold.start)
             for hold in self.holds for share in hold.shares
             if resource in (None, share.resource) and node in (None, share.node)) + 0.0
+
+    def held_in_vain(self, start: float, end: float) -> float:
+        """Seconds from `start` to `end` in which the unit was at its barrier or on the way to it, not yet released; 0 without a barrier."""
+        if not self.barrier:
+            return 0.0
+        return max(0.0, (end if self.released is None else min(end, self.released)) - start)
 
     def waited(self, now: float) -> float:
         """Seconds from submission to the first node, or to `now` or the end if there was none."""
@@ -94,7 +102,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """One bar: `what` is waiting, starting, held or running; `row` the unit's or the device's; `open`: it still goes on."""
+    """One bar: `what` is waiting, starting, barrier or running of a unit, held or vain (until the barrier is released) of a device; `row` the
+    unit's or the device's; `open`: it still goes on."""
 
     row: tuple[str, ...]
     unit: str
@@ -132,6 +141,8 @@ class Timeline:
                 return False
             record.version = max(version, record.version)
             record.wanted = dict(unit.wanted)
+            record.barrier = unit.barrier or record.barrier
+            record.released = record.released if unit.released is None else unit.released
             _apply_hold(record, unit, at)
             _apply_run(record, unit, at)
             _apply_wait(record, unit, at)
@@ -212,13 +223,13 @@ class Timeline:
             return start, max(record.ended for record in self._records.values())
 
     def per_unit(self, now: float | None = None) -> list[Interval]:
-        """Bars per unit: waiting (by reason), starting, running; row (namespace, name). Ordered by submission."""
+        """Bars per unit: waiting (by reason), starting, at its barrier, running; row (namespace, name). Ordered by submission."""
         now = time.time() if now is None else now
         return [Interval((r.namespace, r.name), r.id, r.name, what, start, _until(end, now), end is None, text)
                 for r in self.records() for what, start, end, text in _spans(r)]
 
     def per_device(self, now: float | None = None) -> list[Interval]:
-        """Bars per device: held; row (node, device id). Holds without ids get the lowest free place, row (node, "~0"), ("~1") …"""
+        """Bars per device: in vain, held; row (node, device id). Holds without ids get the lowest free place, row (node, "~0"), ("~1") …"""
         now = time.time() if now is None else now
         busy: dict[tuple[str, str], float] = {}
         bars = []
@@ -228,8 +239,7 @@ class Timeline:
             for share in hold.shares:
                 for row in _places(share, hold.start, busy):
                     busy[row] = end
-                    bars.append(Interval(row, record.id, record.name, "held", hold.start, end, hold.end is None, record.outcome,
-                                         hold.uncertain))
+                    bars += _pieces(row, record, hold, end)
         return sorted(bars, key=lambda bar: ([natural(part) for part in bar.row], bar.start))
 
     def occupancy(self, now: float | None = None, resource: str | None = None) -> dict[str, list[tuple[float, int]]]:
@@ -265,11 +275,16 @@ class Timeline:
         return {key: totals[key] for key in sorted(totals, key=natural)}
 
     def to_rows(self, now: float | None = None) -> list[dict[str, object]]:
-        """The text twin of the Gantt charts: a row per unit; times in seconds after the first submission, None where not (yet) so."""
+        """The text twin of the Gantt charts: a row per unit; times in seconds after the first submission, None where not (yet) so. Where
+        anything has a barrier, every row says too when it was released and the device-seconds held in vain."""
         now = time.time() if now is None else now
         with self._lock:
             zero, _ = self.span(now)
-            return [_row(record, zero, now) for record in self.records()]
+            records = self.records()
+            rows = [_row(record, zero, now) for record in records]
+            if any(record.barrier for record in records):
+                rows = [row | _at_barrier(record, zero, now) for row, record in zip(rows, records, strict=True)]
+            return rows
 
     def to_json(self) -> dict:
         """Everything, as plain JSON values; `from_json` reads it back."""
@@ -366,7 +381,22 @@ def _spans(record: Record) -> Iterator[tuple[str, float, float | None, str]]:
     for wait in record.waits:
         yield wait.stage, wait.start, wait.end, f"{wait.reason}: {wait.message}".strip(": ")
     for run in record.runs:
-        yield "running", run.start, run.end, run.outcome
+        if not record.barrier or (record.released is not None and record.released <= run.start):
+            yield "running", run.start, run.end, run.outcome
+            continue
+        free = record.released if run.end is None or (record.released is not None and record.released < run.end) else None
+        yield "barrier", run.start, run.end if free is None else free, f"{record.barrier}: {run.outcome}".strip(": ")
+        if free is not None:
+            yield "running", free, run.end, run.outcome
+
+
+def _pieces(row: tuple[str, str], record: Record, hold: Hold, end: float) -> Iterator[Interval]:
+    free = hold.start + record.held_in_vain(hold.start, end)
+    still = hold.end is None
+    if free > hold.start:
+        yield Interval(row, record.id, record.name, "vain", hold.start, free, still and free >= end, record.outcome, hold.uncertain and free >= end)
+    if free < end or free == hold.start:
+        yield Interval(row, record.id, record.name, "held", free, end, still, record.outcome, hold.uncertain)
 
 
 def _places(share: Share, start: float, busy: dict[tuple[str, str], float]) -> list[tuple[str, str]]:
@@ -378,6 +408,12 @@ def _places(share: Share, start: float, busy: dict[tuple[str, str], float]) -> l
             rows.append(row)
         number += 1
     return rows
+
+
+def _at_barrier(record: Record, zero: float, now: float) -> dict[str, object]:
+    vain = sum(record.held_in_vain(hold.start, _until(hold.end, now)) * sum(share.count for share in hold.shares) for hold in record.holds)
+    released = None if record.released is None else round(record.released - zero, 1)
+    return {"barrier": record.barrier, "released": released, "in vain": round(vain, 1)}
 
 
 def _row(record: Record, zero: float, now: float) -> dict[str, object]:

@@ -1,4 +1,5 @@
 import json
+import random
 from dataclasses import replace
 
 import pytest
@@ -146,3 +147,78 @@ def test_a_preempted_pod_s_object_gives_priority_and_the_eviction():
     found = accounting.account(Timeline.from_json(timeline.to_json()).records(), ZERO + 20)
     eviction, = found.evictions
     assert eviction.priority == "research" and eviction.how == PREEMPTED and found.total.lost == pytest.approx(20, abs=2.1)
+
+
+def at_barrier(timeline, name, gpus=2, bound=0.0, started=1.0, released=None, ended=None, outcome="Succeeded", **fields):
+    """A pod's life at a barrier, in seconds after ZERO."""
+    fresh = unit(name, gpus, submitted=ZERO + bound, barrier="g", **fields)
+    on = replace(fresh, shares=(Share("n1", "nvidia.com/gpu", gpus),), bound=ZERO + bound)
+    running = replace(on, phase="Running", started=ZERO + started)
+    timeline.apply(on, ZERO + bound + 0.01)
+    timeline.apply(running, ZERO + started + 0.01)
+    if released is not None:
+        running = replace(running, released=ZERO + released)
+        timeline.apply(running, ZERO + released + 0.01)
+    if ended is not None:
+        timeline.apply(replace(running, ended=ZERO + ended, outcome=outcome), ZERO + ended + 0.01)
+
+
+def test_what_is_held_before_the_release_is_held_in_vain_whatever_comes_of_it():
+    timeline = Timeline()
+    at_barrier(timeline, "done", 2, released=11, ended=31)
+    at_barrier(timeline, "never", 4)
+    at_barrier(timeline, "late", 1, ended=20, outcome="Failed (exit 1)")
+    at_barrier(timeline, "evicted", 3, ended=10, outcome=PREEMPTED)
+    at_barrier(timeline, "failed", 1, released=5, ended=12, outcome="Failed (exit 1)")
+    life(timeline, "alone", 2, 0, 0, ended=10)
+    found = accounting.account(timeline.records(), ZERO + 40, devices=16)
+    assert found.total.vain == pytest.approx(2 * 11 + 4 * 40 + 20 + 3 * 10 + 5, abs=0.3)
+    assert found.total.useful == pytest.approx(2 * 20 + 2 * 10, abs=0.3) and found.total.failed == pytest.approx(7, abs=0.1)
+    assert found.total.lost == 0 and found.total.overhead == pytest.approx(0, abs=0.1)
+    eviction, = found.evictions
+    assert (eviction.devices, eviction.ran, eviction.lost) == (3, 0, 0)
+    told, picture = account_text(found, Clock(60)), account_svg(found, Clock(60))
+    assert "in vain" in told.splitlines()[4] and "3.95 GPU-h held in vain" in told and "in vain: held before the barrier was released" in told
+    assert "held in vain 3.95 GPU-h" in picture
+    again = Timeline.from_json(json.loads(json.dumps(timeline.to_json())))
+    assert accounting.account(again.records(), ZERO + 40).total.vain == pytest.approx(found.total.vain)
+
+
+def test_without_a_barrier_nothing_speaks_of_it():
+    found = accounting.account(whole().records(), ZERO + 100, devices=8)
+    assert "vain" not in account_text(found) and "vain" not in account_svg(found)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_held_is_the_sum_of_its_parts(seed):
+    dice, timeline = random.Random(seed), Timeline()
+    for number in range(30):
+        bound, started, took = dice.uniform(0, 50), dice.uniform(0, 20), dice.uniform(0, 60)
+        outcome = dice.choice(["Succeeded", PREEMPTED, "Failed (exit 1)", "Failed: OOMKilled (exit 137)", "deleted"])
+        ended = bound + started + took if dice.random() < 0.7 else None
+        where = {"namespace": dice.choice("ab"), "priority": dice.choice(["", "low"])}
+        if dice.random() < 0.6:
+            released = bound + started + dice.uniform(0, took) if dice.random() < 0.6 else None
+            at_barrier(timeline, f"p{number}", dice.randint(1, 8), bound, bound + started, released, ended, outcome, **where)
+        else:
+            life(timeline, f"p{number}", dice.randint(1, 8), bound, bound, bound + started, ended, outcome, **where)
+    found = accounting.account(timeline.records(), ZERO + dice.uniform(60, 140), devices=100, checkpoint=dice.choice([None, 7.0]))
+    for one in (found.total, *found.teams, *found.priorities):
+        parts = (one.lost, one.failed, one.overhead, one.vain)
+        assert min(parts) >= 0 and sum(parts) <= one.held + 1e-6
+        assert one.held == pytest.approx(one.useful + sum(parts))
+    assert found.total.vain > 0
+
+
+def test_a_pod_s_object_gives_its_barrier_and_a_copied_manifest_does_not():
+    running = pod("p", 2, "n1", "Running")
+    uid = running["metadata"]["uid"]
+    notes = {"orchlab/admitted": uid, "orchlab/waits-at": '{"name": "g", "size": 6, "seconds": null}',
+             "orchlab/barrier-released": "2026-01-01T12:00:07.250000Z"}
+    running["metadata"]["annotations"] = notes
+    found = unit_from(running)
+    assert (found.barrier, found.released) == ("g", 1767268807.25)
+    running["metadata"]["annotations"] = notes | {"orchlab/admitted": "another"}
+    assert (unit_from(running).barrier, unit_from(running).released) == ("", None)
+    running["metadata"]["annotations"] = notes | {"orchlab/waits-at": "6"}
+    assert unit_from(running).barrier == ""

@@ -6,7 +6,7 @@ from simulator_fakes import Api, Direct, Later, pod
 
 from orchlab.clock import Clock
 from orchlab.errors import ApiError, EnvironmentBroken
-from orchlab.simulator import admission, inventory
+from orchlab.simulator import admission, inventory, pods
 from orchlab.simulator.admission import Admission
 
 ROOM = {"cpu": "8", "memory": "64Gi", "pods": "110"}
@@ -65,6 +65,15 @@ def test_what_a_copied_manifest_brings_along_is_overwritten(api, admits):
     copied = {"orchlab/admitted": "other", "orchlab/real-seconds": "1", "orchlab/devices": '{"main": ["GPU-x"]}'}
     admits.pod(pod(uid="u", policy="Always", notes=copied))
     assert notes(api)["orchlab/real-seconds"] is None and given(api) == {} and notes(api)["orchlab/admitted"] == "u"
+
+
+def test_a_barrier_is_noted_as_it_holds_and_what_became_of_another_pod_s_is_not_inherited(api, admits):
+    copied = {pods.BARRIER: "g", pods.BARRIER_SIZE: "6", pods.BARRIER_TIMEOUT: "20m", pods.RELEASED: "2026-01-01T00:00:00Z", pods.MISSED: "0/1/6"}
+    admits.pod(pod(uid="u", notes=copied))
+    assert json.loads(notes(api)[pods.WAITS_AT]) == {"name": "g", "size": 6, "seconds": 20}
+    assert (notes(api)[pods.RELEASED], notes(api)[pods.MISSED]) == (None, None)
+    admits.pod(pod(uid="v", notes={pods.WAITS_AT: '{"name": "g", "size": 6}'}))
+    assert notes(api)[pods.WAITS_AT] is None
 
 
 def test_events_of_the_same_pod_are_one_admission(api, admits):

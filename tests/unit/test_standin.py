@@ -38,6 +38,11 @@ def test_a_workload_warns_of_what_it_cannot_read():
     assert "warning: annotation orchlab/run-for: 'soon'" in done.stdout and done.returncode == 0
 
 
+def test_a_workload_says_that_it_does_not_wait_at_a_barrier():
+    done = workload(ORCHLAB_RUN_FOR="1s", ORCHLAB_RESTART_POLICY="Never", ORCHLAB_BARRIER="g", ORCHLAB_BARRIER_SIZE="6")
+    assert "warning: annotation orchlab/barrier: 'g': pods on real kubelets do not wait" in done.stdout and done.returncode == 0
+
+
 def _pods(site: operands.Site | None) -> dict[str, dict]:
     made = operands.wanted(policy.Policy("cluster-policy", "uid", policy.default()["spec"], 1), site)
     return {name: manifest["spec"]["template"]["spec"] for name, manifest in made.items()}

@@ -159,3 +159,49 @@ def test_events_newest_first_in_the_picture_and_last_in_the_text():
     assert [line.split()[2] for line in text.splitlines() if line.startswith("22:13")] == ["R2", "R3", "R4"]
     assert re.search(r"22:13:22 +Normal +R2 +Pod p +<b>m2 \(x3\)$", text, re.MULTILINE)
     assert "no events" in views.events_text(ClusterSnapshot()) and "no events" in views.events_html(ClusterSnapshot())
+
+
+@pytest.fixture
+def gang():
+    """Two of three pods at a barrier that is released at 11 s for one of them and never for the other, and a pod without one."""
+    made = Timeline()
+    for number, released in enumerate((11, None)):
+        one = unit(f"w{number}", 2, "n1", 2 * number, bound=ZERO, started=ZERO + 1, phase="Running", barrier="g")
+        made.apply(one, ZERO + 1.5)
+        if released:
+            made.apply(replace(one, released=ZERO + released), ZERO + released)
+    made.apply(unit("alone", 1, "n2", bound=ZERO, started=ZERO + 1, phase="Running"), ZERO + 1.5)
+    return made
+
+
+def test_devices_held_in_vain_are_apart_in_the_bars_the_text_and_both_pictures(gang):
+    now, snapshot = ZERO + 30, ClusterSnapshot.of([node("n1"), node("n2")])
+    bars = [(bar.name, bar.what, bar.start - ZERO, bar.end - ZERO, bar.open) for bar in gang.per_device(now)]
+    assert bars[:2] == [("w0", "vain", 0, 11, False), ("w0", "held", 11, 30, True)] and bars[-1] == ("alone", "held", 0, 30, True)
+    assert [bar for bar in bars if bar[0] == "w1"] == [("w1", "vain", 0, 30, True)] * 2
+    text = views.devices_text(gang, now, snapshot=snapshot)
+    assert text.count("in vain: at its barrier") == 4 and text.splitlines()[0].endswith("use")
+    picture = views.devices_svg(gang, snapshot, now=now)
+    ElementTree.fromstring(picture)
+    assert picture.count("in vain: at its barrier") == 2 * 4 and "held in vain, at a barrier" in picture
+    held, vain = views.gantt_devices(gang, snapshot, now=now).data
+    assert (len(held.y), len(vain.y)) == (3, 4) and vain.marker.pattern.shape == "x" and vain.name == "held in vain, at a barrier"
+
+
+def test_a_unit_at_its_barrier_has_a_bar_of_its_own(gang):
+    now = ZERO + 30
+    bars = [(bar.name, bar.what, bar.start - ZERO, bar.end - ZERO, bar.open) for bar in gang.per_unit(now) if bar.what in ("barrier", "running")]
+    assert bars == [("alone", "running", 1.5, 30, True), ("w0", "barrier", 1.5, 11, False), ("w0", "running", 11, 30, True),
+                    ("w1", "barrier", 1.5, 30, True)]
+    assert ">at its barrier<" in views.gantt_svg(gang, now=now)
+    assert [trace.name for trace in views.gantt(gang, now=now).data] == ["waiting", "starting", "barrier", "running"]
+    lines = [line.split() for line in views.gantt_text(gang, now).splitlines()]
+    assert lines[0][-5:] == ["released", "s", "in", "vain", "GPU-seconds"]
+    assert [line[-1] for line in lines[1:]] == ["0.0", "22.0", "60.0"]
+
+
+def test_where_nothing_has_a_barrier_nothing_speaks_of_one(timeline):
+    now = ZERO + 100
+    for shown in (views.gantt_text(timeline, now), views.devices_text(timeline, now), views.gantt_svg(timeline, now=now),
+                  views.devices_svg(timeline, now=now), views.gantt(timeline, now=now).to_json(), views.gantt_devices(timeline, now=now).to_json()):
+        assert "barrier" not in shown and "vain" not in shown

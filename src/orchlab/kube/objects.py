@@ -15,6 +15,8 @@ from orchlab.snapshot import Event, LastRun, Node, Share, Unit
 
 GPU_PREFIX = "nvidia.com/"
 DEVICES = "orchlab/devices"
+# A pod at a barrier, as the simulator notes it (see orchlab.simulator.barriers).
+ADMITTED, WAITS_AT, RELEASED = "orchlab/admitted", "orchlab/waits-at", "orchlab/barrier-released"
 SIMULATED = "orchlab/simulated"
 RACK = "orchlab/rack"
 POOL = "orchlab/pool"
@@ -56,13 +58,14 @@ def unit_from(obj: dict) -> Unit:
         started = seconds((state.get("terminated") or {}).get("startedAt"))
     noted = _lists((metadata.get("annotations") or {}).get(DEVICES))
     devices = tuple(device for ids in noted.values() for device in ids) or _reported(states)
+    barrier, released = _barrier(metadata)
     return Unit(
         id=metadata["uid"], kind="Pod", namespace=metadata.get("namespace", ""), name=metadata["name"], group=_group(metadata, spec),
         phase=phase, wanted=wanted, shares=_shares(node, wanted, devices), reason=reason, message=message,
         submitted=seconds(metadata.get("creationTimestamp")), bound=_condition_time(status, "PodScheduled", "True"),
         started=started, ended=ended, outcome=_outcome(status, main, phase) if ended is not None else "",
         restarts=main.get("restartCount", 0), last_run=_last_run(main) if ended is None else None,
-        priority=spec.get("priorityClassName", ""))
+        priority=spec.get("priorityClassName", ""), barrier=barrier, released=released)
 
 
 def event_from(obj: dict) -> Event:
@@ -94,6 +97,17 @@ def requests(spec: dict) -> dict[str, int]:
 def seconds(stamp: str | None) -> float | None:
     """An RFC 3339 time as seconds since 1970; None for a missing one."""
     return datetime.fromisoformat(stamp).timestamp() if stamp else None
+
+
+def _barrier(metadata: dict) -> tuple[str, float | None]:
+    """The barrier that a pod was admitted with and when it was released from it; annotations that came with a copied manifest don't count."""
+    notes = metadata.get("annotations") or {}
+    if WAITS_AT not in notes or notes.get(ADMITTED) != metadata["uid"]:
+        return "", None
+    try:
+        return str(json.loads(notes[WAITS_AT])["name"]), seconds(notes.get(RELEASED))
+    except (ValueError, KeyError, TypeError):
+        return "", None
 
 
 def _lists(text: str | None) -> dict[str, tuple[str, ...]]:

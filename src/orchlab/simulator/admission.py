@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 from orchlab.clock import Clock
@@ -105,6 +106,14 @@ class Admission:
             found = self._nodes.get(node)
             return {device.uuid: device.holder for device in found.devices} if found else {}
 
+    def note(self, pod: dict, notes: dict[str, str | None]) -> None:
+        """Writes annotations on a pod, as soon as a worker is free."""
+        self._write(self._accept, pod, notes)
+
+    def warn(self, pod: dict, reason: str, message: str) -> None:
+        """Writes a Warning event about a pod."""
+        self._write(self._event, pod, reason, message)
+
     def _look_at(self, pod: dict) -> None:
         try:
             self._decide(pod)
@@ -150,6 +159,11 @@ class Admission:
             notes[pods.REAL_SECONDS] = f"{plan.seconds:.3f}"
         if plan.start_after:
             notes[pods.START_AT] = _time(datetime.now(UTC) + timedelta(seconds=plan.start_after))
+        held_up = (pods.WAITS_AT, pods.RELEASED, pods.MISSED)
+        # A copied manifest brings along how another pod's wait went.
+        notes |= {name: None for name in held_up if name in (pod["metadata"].get("annotations") or {})}
+        if plan.barrier:
+            notes[pods.WAITS_AT] = json.dumps(asdict(plan.barrier))
         self._write(self._accept, pod, notes)
         for warning in plan.warnings:
             self._write(self._event, pod, "BadAnnotation", warning)

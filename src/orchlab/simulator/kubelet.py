@@ -35,15 +35,16 @@ VERBS = {"exec": "execute a command in", "attach": "attach to", "portForward": "
 log = logging.getLogger("kubelet")
 
 
-def serve(folder: Path, port: int, client: Client, down: Callable[[], frozenset[str]] = frozenset) -> ThreadingHTTPServer:
+def serve(folder: Path, port: int, client: Client, down: Callable[[], frozenset[str]] = frozenset,
+          course: Callable[[dict], list[tuple[datetime, int]]] = lambda _: []) -> ThreadingHTTPServer:
     """Starts answering in threads of its own. `folder` holds ca.crt, simulator.crt and simulator.key; `down` gives the nodes whose kubelets
-    do not answer now. Raises OSError for a taken port."""
+    do not answer now, `course` how many pods of a pod's barrier were Running when. Raises OSError for a taken port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(folder / "simulator.crt", folder / "simulator.key")
     context.load_verify_locations(folder / "ca.crt")
     context.verify_mode = ssl.CERT_REQUIRED
-    server = _Server(("127.0.0.1", port), _handler(client, down))
+    server = _Server(("127.0.0.1", port), _handler(client, down, course))
     server.context = context
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 3600}, name="kubelet", daemon=True).start()
     return server
@@ -69,10 +70,11 @@ class _Server(ThreadingHTTPServer):
         log.exception("a request of %s failed", client_address[0])
 
 
-def _handler(client: Client, down: Callable[[], frozenset[str]]) -> type[BaseHTTPRequestHandler]:
+def _handler(client: Client, down: Callable[[], frozenset[str]], gathering: Callable[[dict], list[tuple[datetime, int]]]) -> type[BaseHTTPRequestHandler]:
     class Handler(_Handler):
         api = client
         silent = staticmethod(down)
+        course = staticmethod(gathering)
 
     return Handler
 
@@ -84,6 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = PATIENCE
     api: Client
     silent: Callable[[], frozenset[str]]
+    course: Callable[[dict], list[tuple[datetime, int]]]
 
     def do_GET(self) -> None:
         self._answer()
@@ -141,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
             found = self.api.get(f"/api/v1/namespaces/{namespace}/pods/{pod}")
             if found["spec"].get("nodeName") in self.silent():
                 return None
-            told = logs.lines(found, container, datetime.now(UTC), options.previous)
+            told = logs.lines(found, container, datetime.now(UTC), options.previous, self.course(found))
         except ValueError as error:
             return self._text(400, str(error))
         except logs.NoLog as error:
@@ -169,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(LOOK)
             try:
                 pod = self.api.get(path)
-                now = logs.lines(pod, container, datetime.now(UTC))
+                now = logs.lines(pod, container, datetime.now(UTC), course=self.course(pod))
             except (ApiError, EnvironmentBroken, logs.NoLog):
                 return
             # Another pod of that name, or the container's next run: this log is over.

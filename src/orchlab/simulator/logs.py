@@ -5,7 +5,7 @@ The lines follow from the pod alone (its devices, its start and end), so they ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -35,13 +35,14 @@ class Run:
     exit: tuple[int, str] | None = None
 
 
-def lines(pod: dict, container: str, now: datetime, previous: bool = False) -> list[Line]:
-    """The log up to `now` of the container's current run, or of the one before. Raises NoLog."""
+def lines(pod: dict, container: str, now: datetime, previous: bool = False, course: Sequence[tuple[datetime, int]] = ()) -> list[Line]:
+    """The log up to `now` of the container's current run, or of the one before; `course` says how many pods of its barrier were Running
+    when. Raises NoLog."""
     spec = next((c for key in ("containers", "initContainers") for c in pod["spec"].get(key) or [] if c["name"] == container), None)
     if spec is None:
         raise NoLog(f'container "{container}" in pod "{pod["metadata"]["name"]}" is not found')
     run = _run(pod, container, previous)
-    return [line for line in _told(pod, spec, run) if line.at <= now]
+    return [line for line in _told(pod, spec, run, course) if line.at <= now]
 
 
 def is_over(pod: dict, container: str) -> bool:
@@ -76,7 +77,7 @@ def _ended(terminated: dict) -> Run:
     return Run(_moment(terminated["startedAt"]), _moment(terminated["finishedAt"]), (terminated["exitCode"], terminated.get("reason", "")))
 
 
-def _told(pod: dict, spec: dict, run: Run) -> Iterator[Line]:
+def _told(pod: dict, spec: dict, run: Run, course: Sequence[tuple[datetime, int]]) -> Iterator[Line]:
     metadata, notes = pod["metadata"], pod["metadata"].get("annotations") or {}
     devices = pods.held_devices(pod).get(spec["name"], [])
     yield Line(run.started, f"SIMULATED by orchlab: image {spec.get('image', '')} was not pulled and its program does not run.")
@@ -92,18 +93,43 @@ def _told(pod: dict, spec: dict, run: Run) -> Iterator[Line]:
     if pods.INIT_ERROR in notes and run.exit and run.exit[0] and spec not in pod["spec"]["containers"]:
         yield Line(run.started, notes[pods.INIT_ERROR])
     seconds = float(notes.get(pods.REAL_SECONDS) or 0)
-    if spec in pod["spec"]["containers"] and seconds:
+    begun: datetime | None = run.started
+    if spec in pod["spec"]["containers"] and (barrier := pods.barrier(pod)):
+        begun = _moment(notes[pods.RELEASED]) if pods.RELEASED in notes else None
+        yield from _waited(pod, barrier, run, begun, course)
+        begun = begun and max(begun, run.started)
+    if begun is None:
+        pass
+    elif spec in pod["spec"]["containers"] and seconds:
         declared = notes.get(pods.RUN_FOR, f"{clock.format(DEFAULT_RUN_SECONDS)}, the default")
-        yield Line(run.started, f"run time {declared} (simulated), {clock.format(seconds)} of real time")
+        yield Line(begun, f"run time {declared} (simulated), {clock.format(seconds)} of real time")
         for step in range(1, PROGRESS_LINES):
-            at = run.started + timedelta(seconds=seconds * step / PROGRESS_LINES)
+            at = begun + timedelta(seconds=seconds * step / PROGRESS_LINES)
             if run.ended is None or at < run.ended:
                 yield Line(at, f"{100 * step // PROGRESS_LINES} % of the run time")
     elif run.ended is None:
-        yield Line(run.started, "runs until it is deleted")
+        yield Line(begun, "runs until it is deleted")
     if run.exit and run.ended:
         code, reason = run.exit
         yield Line(run.ended, f"ended: exit code {code}{f' ({reason})' if reason else ''}")
+
+
+def _waited(pod: dict, barrier: pods.Barrier, run: Run, released: datetime | None, course: Sequence[tuple[datetime, int]]) -> Iterator[Line]:
+    """How a run waited at its barrier; the end of the wait stands on the pod, its course in between is known only while it lasts."""
+    if released and released < run.started.replace(microsecond=0):
+        yield Line(run.started, f"barrier {barrier.name}: was released before this run")
+        return
+    until = min((at for at in (released, run.ended) if at), default=None)
+    limit = f", {clock.format(barrier.seconds)} of real time at most" if barrier.seconds is not None else ""
+    yield Line(run.started, f"barrier {barrier.name}: waits until {barrier.size} of its pods are Running at once{limit}")
+    for at, present in course:
+        if at >= run.started and (until is None or at < until):
+            yield Line(at, f"waiting at the barrier: {present} of {barrier.size}")
+    missed = pods.missed(pod)
+    if released:
+        yield Line(released, f"the barrier is released after {clock.format(max(0.0, (released - run.started).total_seconds()))}")
+    elif missed and run.ended and run.exit == (1, "Error"):
+        yield Line(run.ended, f"barrier timeout: {missed[1]} of {missed[2]} pods were there")
 
 
 def _moment(text: str) -> datetime:

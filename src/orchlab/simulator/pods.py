@@ -13,9 +13,13 @@ from orchlab.simulator.settings import DEFAULT_RUN_SECONDS
 
 # Written by the author of a pod.
 RUN_FOR, START_AFTER, EXIT, EXIT_CODE = "orchlab/run-for", "orchlab/start-after", "orchlab/exit", "orchlab/exit-code"
+# A pod of which others are needed, see barriers.py.
+BARRIER, BARRIER_SIZE, BARRIER_TIMEOUT = "orchlab/barrier", "orchlab/barrier-size", "orchlab/barrier-timeout"
 # Written by the simulated kubelet.
 ADMITTED, DEVICES, REAL_SECONDS = "orchlab/admitted", "orchlab/devices", "orchlab/real-seconds"
 START_AT, ENDS_WITH, POD_IP = "orchlab/start-at", "orchlab/ends-with", "orchlab/pod-ip"
+# Of a barrier: what the pod waits for (JSON of Barrier), when it was released, or which run missed it.
+WAITS_AT, RELEASED, MISSED = "orchlab/waits-at", "orchlab/barrier-released", "orchlab/barrier-missed"
 # Written by the GPU Operator on its own pods: how many init containers are done ("all" of them: the pod runs), what the first container
 # logs, that it cannot run, and with what error the next init container fails.
 INIT, LOG, CRASH, INIT_ERROR = "orchlab/init", "orchlab/log", "orchlab/crash", "orchlab/init-error"
@@ -24,19 +28,33 @@ KILLED = "orchlab/killed"
 # The condition that says what happens next to a simulated pod, and when.
 NEXT = "orchlab/simulated"
 
+# More pods than any cluster of ours has.
+LARGEST_BARRIER = 1_000_000
+
 _MILLI = {"n": 1e-6, "u": 1e-3, "m": 1, "": 1000, "k": 10**6, "M": 10**9, "G": 10**12, "T": 10**15, "P": 10**18, "E": 10**21,
           "Ki": 1000 * 2**10, "Mi": 1000 * 2**20, "Gi": 1000 * 2**30, "Ti": 1000 * 2**40, "Pi": 1000 * 2**50, "Ei": 1000 * 2**60}
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """A pod makes no progress until `size` pods of the barrier `name` in its namespace are Running at once; after `seconds` (real) of
+    waiting it fails, None: it waits for ever."""
+
+    name: str
+    size: int
+    seconds: float | None = None
 
 
 @dataclass
 class Plan:
     """How a pod's life goes. Times in real seconds; `seconds` None means until it is deleted; `ends_with` is "REASON/EXITCODE";
-    `warnings` are problems with what the pod declares, for its events."""
+    `warnings` are problems with what the pod declares, for its events; `barrier` is what it waits for first."""
 
     seconds: float | None
     start_after: float
     ends_with: str
     warnings: list[str] = field(default_factory=list)
+    barrier: Barrier | None = None
 
 
 def phase(pod: dict) -> str:
@@ -59,6 +77,24 @@ def held_devices(pod: dict) -> dict[str, list[str]]:
         return {str(name): [str(device) for device in devices] for name, devices in held.items()}
     except (ValueError, AttributeError, TypeError):
         return {}
+
+
+def barrier(pod: dict) -> Barrier | None:
+    """What a pod of ours waits for, as written at its admission; of any other what it declares. None: nothing, or not readable."""
+    notes = pod["metadata"].get("annotations") or {}
+    if not is_admitted(pod):
+        return _barrier(notes, [], Clock(1)) if BARRIER in notes else None
+    try:
+        found = json.loads(notes[WAITS_AT]) if WAITS_AT in notes else None
+        return found and Barrier(str(found["name"]), int(found["size"]), None if found.get("seconds") is None else float(found["seconds"]))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def missed(pod: dict) -> tuple[int, int, int] | None:
+    """(restart count, pods present, pods needed) of the latest run that missed its barrier; None if there is none."""
+    parts = (pod["metadata"].get("annotations") or {}).get(MISSED, "").split("/")
+    return (int(parts[0]), int(parts[1]), int(parts[2])) if len(parts) == 3 and all(part.isdigit() for part in parts) else None
 
 
 def asks(pod: dict, resources: set[str]) -> list[Ask]:
@@ -105,7 +141,7 @@ def requests(pod: dict) -> dict[str, int]:
 
 def plan(pod: dict, scale: Clock) -> Plan:
     """How long the pod runs and how it ends, from its annotations and its restart policy. What cannot be read is warned about and left
-    at its default: orchlab/run-for 10m (simulated), no start-up time, exit code 0."""
+    at its default: orchlab/run-for 10m (simulated), no start-up time, exit code 0, no barrier, a barrier without a timeout."""
     notes = pod["metadata"].get("annotations") or {}
     warnings: list[str] = []
 
@@ -124,7 +160,31 @@ def plan(pod: dict, scale: Clock) -> Plan:
     if seconds is None and not forever:
         seconds = DEFAULT_RUN_SECONDS
     return Plan(seconds=None if seconds is None else scale.real_seconds(seconds), start_after=scale.real_seconds(start_after or 0),
-                ends_with=ends_with, warnings=warnings)
+                ends_with=ends_with, warnings=warnings, barrier=_barrier(notes, warnings, scale))
+
+
+def _barrier(notes: dict[str, str], warnings: list[str], scale: Clock) -> Barrier | None:
+    name, size = notes.get(BARRIER), notes.get(BARRIER_SIZE)
+    if name is None:
+        warnings += [f"annotation {one}: {notes[one]!r}: belongs to a barrier; name it in {BARRIER}; it is ignored"
+                     for one in (BARRIER_SIZE, BARRIER_TIMEOUT) if one in notes]
+        return None
+    if not name.strip():
+        warnings.append(f"annotation {BARRIER}: {name!r}: is not a name; pods that wait for each other have the same; the pod does not wait")
+        return None
+    if size is None:
+        warnings.append(f"annotation {BARRIER_SIZE}: is missing; say how many pods of {name!r} have to be Running at once; the pod does not wait")
+        return None
+    if not (size.isascii() and size.isdigit() and 1 <= int(size) <= LARGEST_BARRIER):
+        warnings.append(f"annotation {BARRIER_SIZE}: {size!r}: is not a whole number from 1 to {LARGEST_BARRIER}; the pod does not wait")
+        return None
+    seconds = None
+    if BARRIER_TIMEOUT in notes:
+        try:
+            seconds = scale.real_seconds(clock.parse(notes[BARRIER_TIMEOUT], f"annotation {BARRIER_TIMEOUT}"))
+        except BadInput as error:
+            warnings.append(f"{error.field}: {error.value!r}: {error.problem}; {error.remedy}; it waits for ever")
+    return Barrier(name, int(size), seconds)
 
 
 def _ends_with(notes: dict[str, str], warnings: list[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from orchlab.kube.client import Client
 from orchlab.kube.watching import Watcher
 from orchlab.simulator import kubelet, nodes, settings
 from orchlab.simulator.admission import ON_NODES, PODS, Admission
+from orchlab.simulator.barriers import Barriers
 from orchlab.simulator.plugins import Plugins
 from orchlab.simulator.stages import KUBELET_LABEL
 
@@ -33,16 +35,18 @@ class Process:
         self._watcher = Watcher(self._client, stop)
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="write")
         self._admission = Admission(self._client, self._workers, lambda: self._settings.current.clock)
+        self._barriers = Barriers(self._admission.note, self._admission.warn)
         self._plugins = Plugins(self._client, self._workers, self._admission, lambda: self._settings.current.clock)
 
     def run(self) -> None:
         """Raises OSError when the port for the kubelets' API is taken."""
-        kubelet.serve(self._folder / "pki", self._settings.current.port, self._client, lambda: self._settings.current.down)
+        kubelet.serve(self._folder / "pki", self._settings.current.port, self._client, lambda: self._settings.current.down, self._barriers.course)
         for name, path, query, take in (("nodes", nodes.NODES, {}, self._on_node), ("pods", PODS, ON_NODES, self._on_pod)):
             threading.Thread(target=self._watcher.keep, args=(name, path, query, take), name=name, daemon=True).start()
         self._watcher.insist("publish nodes", self._publish)
         while not self._stop.wait(LOOK_AT_RECORD):
             self._plugins.tick()
+            self._barriers.tick(time.time())
             try:
                 if self._settings.changed():
                     log.info("the environment's record changed")
@@ -59,10 +63,13 @@ class Process:
     def _on_pod(self, kind: str, what: dict | list[dict]) -> None:
         if kind == "LIST":
             self._admission.relisted(what)
+            self._barriers.relisted(what, time.time())
         elif kind == "DELETED":
             self._admission.pod_gone(what)
+            self._barriers.pod_gone(what["metadata"]["uid"])
         else:
             self._admission.pod(what)
+            self._barriers.pod(what, time.time())
 
     def _on_node(self, kind: str, what: dict | list[dict]) -> None:
         if kind == "LIST":

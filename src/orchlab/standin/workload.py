@@ -1,6 +1,9 @@
 """Stands in for a lab's program on a real kubelet: holds what its container was given for as long as its pod says, and ends as it says.
 
-The pod's annotations (orchlab/run-for and its siblings) come as environment variables, set by the admission policy of `policy()`.
+The pod's annotations (orchlab/run-for and its siblings) come as environment variables, set by the admission policy of `policy()`. Not here: the
+barrier (orchlab/barrier). The container would have to hear of its release, by a volume of the downward API with the annotation
+orchlab/barrier-released that the admission policy adds, and the simulator would have to write it on pods that it did not admit. Such a pod
+runs at once, says so in its log, and counts as present for its gang's members on simulated nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from orchlab.errors import BadInput
 from orchlab.simulator import pods
 
 # What the admission policy sets, by the annotation that it comes from.
-VARIABLES = {pods.RUN_FOR: "ORCHLAB_RUN_FOR", pods.START_AFTER: "ORCHLAB_START_AFTER", pods.EXIT: "ORCHLAB_EXIT", pods.EXIT_CODE: "ORCHLAB_EXIT_CODE"}
+VARIABLES = {pods.RUN_FOR: "ORCHLAB_RUN_FOR", pods.START_AFTER: "ORCHLAB_START_AFTER", pods.EXIT: "ORCHLAB_EXIT", pods.EXIT_CODE: "ORCHLAB_EXIT_CODE",
+             pods.BARRIER: "ORCHLAB_BARRIER", pods.BARRIER_SIZE: "ORCHLAB_BARRIER_SIZE", pods.BARRIER_TIMEOUT: "ORCHLAB_BARRIER_TIMEOUT"}
 RESTART, FACTOR = "ORCHLAB_RESTART_POLICY", "ORCHLAB_CLOCK"
 STEPS = 10
 BLOCK = 4 * 2**20
@@ -34,6 +38,8 @@ def main() -> None:
     print("STAND-IN by orchlab: this image's program is not here; the container, its node and its kubelet are real.")
     for warning in plan.warnings:
         print(f"warning: {warning}")
+    if plan.barrier:
+        print(f"warning: annotation {pods.BARRIER}: {plan.barrier.name!r}: pods on real kubelets do not wait at a barrier; this one runs at once")
     devices = os.environ.get("NVIDIA_VISIBLE_DEVICES", "")
     print(f"NVIDIA_VISIBLE_DEVICES={devices} (simulated GPUs)" if devices and devices != "void" else "no GPU requested")
     time.sleep(plan.start_after)

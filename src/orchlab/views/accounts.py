@@ -16,6 +16,8 @@ WIDTH, MARGIN, NAMES, ROW, TOP = 860, 14, 170, 30, 84
 # Of a sum: what it is called, its figure, its fill in the palette and its hatch; what is held and useful comes first.
 _PARTS = (("useful", lambda one: one.useful, 2, 0), ("overhead", lambda one: one.overhead, 4, 6), ("failed", lambda one: one.failed, 3, 1),
           ("lost to evictions", lambda one: one.lost, 6, 5))
+# Shown only where a gang waited at a barrier.
+_VAIN = ("held in vain", lambda one: one.vain, 1, 2)
 LABELS = Labels("who waited, who was evicted", "run times and GPU-hours")
 MODELLED = Labels("who waited, who was evicted", "run times and GPU-hours", "checkpoints")
 
@@ -33,7 +35,7 @@ def account_svg(found: Account, scale: Clock | None = None, title: str = "What i
     most = max([found.total.held + (found.idle or 0.0), *(one.held for _, one in rows), 1e-9])
     out = [svg.text(MARGIN, 27, title, "h", WIDTH - 2 * MARGIN, 17), *svg.badges(labels or labels_of(found), WIDTH - MARGIN, 34)]
     left = float(MARGIN)
-    for words, _, fill, hatch in _PARTS:
+    for words, _, fill, hatch in _parts(found.total):
         out += _piece(left, 62, 16, 12, f"f{fill}", hatch, prefix)
         out.append(svg.text(left + 22, 72, words, "s"))
         left += 44 + svg.width_of(words, 10.5)
@@ -41,7 +43,7 @@ def account_svg(found: Account, scale: Clock | None = None, title: str = "What i
     room = WIDTH - 2 * MARGIN - NAMES - 110
     for number, (name, one) in enumerate(rows):
         idle = (found.idle or 0.0) if one is found.total else 0.0
-        out.append(_row(number, name, one, idle, room / most, prefix, scale))
+        out.append(_row(number, name, one, idle, room / most, prefix, scale, _parts(found.total)))
     return svg.picture(title, WIDTH, TOP + max(1, len(rows)) * ROW + 10, prefix, out)
 
 
@@ -50,8 +52,10 @@ def account_text(found: Account, scale: Clock | None = None, labels: Labels | No
     if not found.total.units:
         return f"{(labels or labels_of(found)).text()}\n\nnothing was submitted"
     heads = ["", "units", "mean wait", "longest wait", "evicted", "held", "useful", "lost", "failed", "overhead"]
+    vain = [lambda one: one.vain] if found.total.vain else []
+    heads += ["in vain"] if vain else []
     rows = [[name, f"{one.units}", accounting.minutes(one.mean_wait, scale), accounting.minutes(one.longest_wait, scale), f"{one.evictions}",
-             *(accounting.hours(part, scale) for part in (one.held, one.useful, one.lost, one.failed, one.overhead))]
+             *(accounting.hours(part, scale) for part in (one.held, one.useful, one.lost, one.failed, one.overhead, *(part(one) for part in vain)))]
             for name, one in _rows(found)]
     parts = [(labels or labels_of(found)).text(), summary(found, scale), table(heads, rows)]
     if found.evictions:
@@ -64,11 +68,16 @@ def account_text(found: Account, scale: Clock | None = None, labels: Labels | No
 def summary(found: Account, scale: Clock | None = None) -> str:
     """One line: how long it took, how much was used and how much of that was lost."""
     words = [f"{found.total.units} units in {accounting.minutes(found.makespan, scale)}", f"{found.total.evictions} evicted",
-             f"{accounting.hours(found.total.lost, scale)} lost"]
+             f"{accounting.hours(found.total.lost, scale)} lost",
+             *([f"{accounting.hours(found.total.vain, scale)} held in vain"] if found.total.vain else [])]
     if found.capacity:
         words += [f"{found.devices} GPUs held {accounting.share(found.utilisation)} of the time, usefully {accounting.share(found.goodput)}",
                   f"{accounting.hours(found.idle, scale)} idle"]
     return "; ".join(words)
+
+
+def _parts(total: Sum) -> tuple[tuple, ...]:
+    return (*_PARTS, _VAIN) if total.vain else _PARTS
 
 
 def _rows(found: Account) -> list[tuple[str, Sum]]:
@@ -76,15 +85,16 @@ def _rows(found: Account) -> list[tuple[str, Sum]]:
             *((f"priority {plain(one.name)}", one) for one in found.priorities)]
 
 
-def _row(number: int, name: str, one: Sum, idle: float, scale_x: float, prefix: str, scale: Clock | None) -> str:
+def _row(number: int, name: str, one: Sum, idle: float, scale_x: float, prefix: str, scale: Clock | None,
+         parts: tuple[tuple, ...]) -> str:
     y, left = TOP + number * ROW, float(MARGIN + NAMES)
-    words = [f"{part} {accounting.hours(figure(one), scale)}" for part, figure, _, _ in _PARTS]
+    words = [f"{part} {accounting.hours(figure(one), scale)}" for part, figure, _, _ in parts]
     words += [f"idle {accounting.hours(idle, scale)}"] if idle else []
     told = f"{name}: held {accounting.hours(one.held, scale)}; {', '.join(words)}; {one.evictions} evicted"
     out = [f'<g role="img" tabindex="-1" data-k="a{number}"><title>{escape(told)}</title>', svg.text(MARGIN, y + 15, name, "n", NAMES - 8),
            # Rows are equally wide for the arrow keys, whatever their bars are.
            f'<rect fill="none" x="{MARGIN}" y="{num(y)}" width="{WIDTH - 2 * MARGIN}" height="{ROW - 10}"/>']
-    for _, figure, fill, hatch in _PARTS:
+    for _, figure, fill, hatch in parts:
         wide = figure(one) * scale_x
         if wide > 0:
             out += _piece(left, y, wide, ROW - 10, f"f{fill}", hatch, prefix)

@@ -17,7 +17,9 @@ from orchlab.views.text import plain
 WIDTH, MARGIN, ROW, BAR, TOP = 960, 14, 26, 20, 78
 # From this length on, in seconds: the axis' unit in seconds and its name.
 _UNITS = ((7200, 3600, "hours"), (600, 60, "minutes"), (0, 1, "seconds"))
-_PATTERN = {"waiting": 1, "starting": 6}
+# CSS of what waits at a barrier: a unit in a row of its own, and who holds a device (among bars that have a unit's look, which is never grey).
+BARRIER, VAIN = "f1 crossed", "waiting crossed"
+_PATTERN = {"waiting": 1, "starting": 6, BARRIER: 5, VAIN: 5}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from orchlab.snapshot import ClusterSnapshot
 from orchlab.timeline import Interval, Timeline
 from orchlab.views import labels as made
 from orchlab.views import svg
-from orchlab.views.bars import Bar, Row, bars_svg
+from orchlab.views.bars import BARRIER, VAIN, Bar, Row, bars_svg
 from orchlab.views.labels import Labels
 from orchlab.views.style import Styles
 from orchlab.views.text import device_names
@@ -20,7 +20,7 @@ MOST_ROWS = 60
 
 def gantt_svg(timeline: Timeline, snapshot: ClusterSnapshot | None = None, title: str = "Who waited, who ran",
               labels: Labels | None = None, now: float | None = None, last: float | None = None, prefix: str | None = None) -> str:
-    """A row per unit: waiting (and why), starting, running. The 60 units submitted last; `last` shows only so many seconds."""
+    """A row per unit: waiting (and why), starting, at its barrier, running. The 60 units submitted last; `last` shows only so many seconds."""
     now = time.time() if now is None else now
     zero, span = _span(timeline, now, last)
     bars = [bar for bar in timeline.per_unit(now) if bar.end >= span[0]]
@@ -31,8 +31,11 @@ def gantt_svg(timeline: Timeline, snapshot: ClusterSnapshot | None = None, title
         mine = [bar for bar in bars if bar.unit == unit]
         words = [f"{bar.what} {_times(bar, zero)}" + (f" ({bar.text})" if bar.text else "") for bar in mine]
         rows.append(Row(names[unit], f"{names[unit]}: {'; '.join(words)}", [
-            Bar(bar.start, bar.end, f"{names[unit]} {text}", css=bar.what) for bar, text in zip(mine, words, strict=True)]))
+            Bar(bar.start, bar.end, f"{names[unit]} {text}", css=BARRIER if bar.what == "barrier" else bar.what)
+            for bar, text in zip(mine, words, strict=True)]))
     legend = [("waiting", "waiting"), ("starting", "on a node, starting"), ("running", "running")]
+    if any(bar.what == "barrier" for bar in bars):
+        legend.insert(2, (BARRIER, "at its barrier"))
     return bars_svg(title, labels or made.of_times(snapshot), rows, span, zero, timeline.gaps(), prefix or svg.ids(title), legend,
                     _left_out(len(names) - len(keep), "earlier units"), "nothing was submitted yet")
 
@@ -40,7 +43,8 @@ def gantt_svg(timeline: Timeline, snapshot: ClusterSnapshot | None = None, title
 def devices_svg(timeline: Timeline, snapshot: ClusterSnapshot | None = None, title: str = "Who held each GPU",
                 labels: Labels | None = None, now: float | None = None, last: float | None = None, prefix: str | None = None,
                 styles: Styles | None = None) -> str:
-    """A row per GPU that was held, a bar for who held it, in the look it has on the map. The first 60 GPUs by name."""
+    """A row per GPU that was held, a bar for who held it, in the look it has on the map; grey and hatched while it was held in vain, at a
+    barrier that was not released. The first 60 GPUs by name."""
     now = time.time() if now is None else now
     zero, span = _span(timeline, now, last)
     looks = looks_of(timeline, styles or Styles())
@@ -49,11 +53,13 @@ def devices_svg(timeline: Timeline, snapshot: ClusterSnapshot | None = None, tit
     rows = {}
     for row in list(names)[:MOST_ROWS]:
         mine = [bar for bar in bars if bar.row == row]
-        words = [f"{looks[bar.unit].code} {bar.name} {_times(bar, zero)}" + (", ended in a gap" if bar.uncertain else "") for bar in mine]
+        words = [f"{looks[bar.unit].code} {bar.name} {_times(bar, zero)}" + (", in vain: at its barrier" if bar.what == "vain" else "")
+                 + (", ended in a gap" if bar.uncertain else "") for bar in mine]
         rows[row] = Row(names[row], f"{names[row]}: {'; '.join(words)}", [
-            Bar(bar.start, bar.end, f"{names[row]}: {text}", looks[bar.unit], mark=looks[bar.unit].code)
+            Bar(bar.start, bar.end, f"{names[row]}: {text}", None if bar.what == "vain" else looks[bar.unit], VAIN, looks[bar.unit].code)
             for bar, text in zip(mine, words, strict=True)])
     return bars_svg(title, labels or made.of_times(snapshot), list(rows.values()), span, zero, timeline.gaps(), prefix or svg.ids(title),
+                    [(VAIN, "held in vain, at a barrier")] if any(bar.what == "vain" for bar in bars) else (),
                     note=_left_out(len(names) - len(rows), "more GPUs"), empty="no GPU was held yet")
 
 

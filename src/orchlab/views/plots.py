@@ -24,14 +24,16 @@ from orchlab.views.style import PATTERNS, Styles
 from orchlab.views.text import device_names, plain
 
 # What a unit does, its colour and pattern.
-STAGES = {"waiting": ("#BBBBBB", "/"), "starting": ("#F0E442", "."), "running": ("#56B4E9", "")}
+STAGES = {"waiting": ("#BBBBBB", "/"), "starting": ("#F0E442", "."), "barrier": ("#E69F00", "x"), "running": ("#56B4E9", "")}
+# A device that was held in vain, until its holder's barrier was released: no unit's look is grey.
+VAIN = ("#BBBBBB", "x", "#000000")
 _LINE = {"color": "#333333", "width": 1}
 _HOVER = "from %{customdata[1]} s to %{customdata[2]} s%{customdata[3]}<extra></extra>"
 
 
 def gantt(timeline: Timeline, snapshot: ClusterSnapshot | None = None, title: str = "Who waited, who ran",
           labels: Labels | None = None, now: float | None = None) -> go.Figure:
-    """A row per unit: waiting (and why), starting, running. The last 60 units that were submitted."""
+    """A row per unit: waiting (and why), starting, at its barrier, running. The last 60 units that were submitted."""
     now = time.time() if now is None else now
     zero, end = timeline.span(now)
     bars = timeline.per_unit(now)
@@ -40,6 +42,8 @@ def gantt(timeline: Timeline, snapshot: ClusterSnapshot | None = None, title: st
     figure = go.Figure()
     for stage, (colour, pattern) in STAGES.items():
         mine = [bar for bar in bars if bar.what == stage and bar.unit in names]
+        if stage == "barrier" and not mine:
+            continue
         figure.add_bar(
             name=stage, orientation="h", **_bars(mine, [names[b.unit] for b in mine], zero), hovertemplate=f"%{{y}}: {stage} {_HOVER}",
             customdata=[_said(b, b.text, zero) for b in mine],
@@ -51,7 +55,8 @@ def gantt(timeline: Timeline, snapshot: ClusterSnapshot | None = None, title: st
 
 def gantt_devices(timeline: Timeline, snapshot: ClusterSnapshot | None = None, title: str = "Who held each GPU",
                   labels: Labels | None = None, now: float | None = None, styles: Styles | None = None) -> go.Figure:
-    """A row per GPU that was held, a bar for who held it. The first 60 GPUs; a snapshot gives them the names that the map has."""
+    """A row per GPU that was held, a bar for who held it; grey and crossed while it was held in vain, at a barrier. The first 60
+    GPUs; a snapshot gives them the names that the map has."""
     now = time.time() if now is None else now
     zero, end = timeline.span(now)
     looks_by_unit = looks_of(timeline, styles or Styles())
@@ -59,19 +64,25 @@ def gantt_devices(timeline: Timeline, snapshot: ClusterSnapshot | None = None, t
     rows = device_names({bar.row for bar in bars}, snapshot)
     names = {row: _safe(rows[row]) for row in list(rows)[:MOST_ROWS]}
     mine = [bar for bar in bars if bar.row in names]
-    looks = [looks_by_unit[b.unit] for b in mine]
     figure = go.Figure()
-    figure.add_bar(
-        name="held", orientation="h", showlegend=False, **_bars(mine, [names[b.row] for b in mine], zero),
-        text=[look.code for look in looks], textposition="inside", insidetextanchor="middle", textangle=0,
-        textfont={"color": [look.ink for look in looks]},
-        customdata=[_said(b, "ended in a gap, at the latest then" if b.uncertain else b.text, zero, b.name) for b in mine],
-        hovertemplate=f"%{{y}}: %{{text}} %{{customdata[0]}} {_HOVER}",
-        marker={"color": [look.fill for look in looks], "line": _LINE,
-                "pattern": {"shape": [PATTERNS[look.pattern][0] for look in looks], "fgcolor": "#333333", "size": 6}})
+    for vain in (False, True) if any(bar.what == "vain" for bar in mine) else (False,):
+        _add_holders(figure, [bar for bar in mine if (bar.what == "vain") == vain], names, zero, looks_by_unit, vain)
     heads = labels or made.of_times(snapshot)
     _lay_out(figure, title, heads, timeline, zero, end, list(names.values()), "GPU", len(rows) - len(names))
     return figure
+
+
+def _add_holders(figure: go.Figure, mine: list[Interval], names: dict[tuple, str], zero: float, looks_by_unit: dict, vain: bool) -> None:
+    looks = [looks_by_unit[b.unit] for b in mine]
+    figure.add_bar(
+        name="held in vain, at a barrier" if vain else "held", orientation="h", showlegend=vain, **_bars(mine, [names[b.row] for b in mine], zero),
+        text=[look.code for look in looks], textposition="inside", insidetextanchor="middle", textangle=0,
+        textfont={"color": [VAIN[2] if vain else look.ink for look in looks]},
+        customdata=[_said(b, "ended in a gap, at the latest then" if b.uncertain else "in vain: at its barrier" if vain else b.text, zero, b.name)
+                    for b in mine],
+        hovertemplate=f"%{{y}}: %{{text}} %{{customdata[0]}} {_HOVER}",
+        marker={"color": VAIN[0] if vain else [look.fill for look in looks], "line": _LINE,
+                "pattern": {"shape": VAIN[1] if vain else [PATTERNS[look.pattern][0] for look in looks], "fgcolor": "#333333", "size": 6}})
 
 
 def occupancy(timeline: Timeline, snapshot: ClusterSnapshot | None = None, title: str = "GPUs held on each node",

@@ -51,8 +51,11 @@ def gantt_text(timeline: Timeline, now: float | None = None, labels: Labels | No
     """A row per unit; times in seconds after the first submission."""
     now = time.time() if now is None else now
     columns = ["unit", "wants", "submitted", "waited", "bound", "started", "ended", "outcome", "node", "device-seconds", "waits for"]
-    rows = [[_value(row[c]) for c in columns] for row in timeline.to_rows(now)]
+    found = timeline.to_rows(now)
     heads = ["unit", "GPUs", "submitted s", "waited s", "bound s", "started s", "ended s", "outcome", "node", "GPU-seconds", "waits for"]
+    if any("barrier" in row for row in found):
+        columns, heads = [*columns, "released", "in vain"], [*heads, "released s", "in vain GPU-seconds"]
+    rows = [[_value(row[c]) for c in columns] for row in found]
     zero, _ = timeline.span(now)
     body = table(heads, rows) if rows else "nothing was submitted"
     return "\n\n".join([*([labels.text()] if labels else []), body, *_gaps(timeline, zero)])
@@ -66,10 +69,16 @@ def devices_text(timeline: Timeline, now: float | None = None, labels: Labels | 
     bars = timeline.per_device(now)
     names = device_names({bar.row for bar in bars}, snapshot)
     order = {row: place for place, row in enumerate(names)}
+    gangs = {record.id for record in timeline.records() if record.barrier}
     rows = [[names[bar.row], bar.row[1], bar.name, f"{bar.start - zero:.1f}", "goes on" if bar.open else f"{bar.end - zero:.1f}",
              "ended in a gap, at the latest then" if bar.uncertain else bar.text]
             for bar in sorted(bars, key=lambda bar: (order[bar.row], bar.start))]
-    body = table(["GPU", "device", "held by", "from s", "to s", "outcome"], rows) if rows else "no GPU was held"
+    heads = ["GPU", "device", "held by", "from s", "to s", "outcome"]
+    if any(bar.what == "vain" for bar in bars):
+        heads.append("use")
+        for row, bar in zip(rows, sorted(bars, key=lambda bar: (order[bar.row], bar.start)), strict=True):
+            row.append("in vain: at its barrier" if bar.what == "vain" else "released" if bar.unit in gangs else "")
+    body = table(heads, rows) if rows else "no GPU was held"
     return "\n\n".join([*([labels.text()] if labels else []), body, *_gaps(timeline, zero)])
 
 

@@ -8,19 +8,28 @@
 {{- with $.pod.status.startTime -}}{{- $started = mustToDate "2006-01-02T15:04:05Z07:00" . -}}{{- end -}}
 {{- $deadline := ($started | mustDateModify (printf "+%vs" .)).UTC.Format "2006-01-02T15:04:05.000000Z" -}}
 {{- if or (eq $at "") (lt $deadline $at) -}}
-{{- $reason = "DeadlineAt" -}}
+{{- $reason = ternary "DeadlineAtBarrier" "DeadlineAt" (eq $reason "AtBarrier") -}}
 {{- $at = $deadline -}}
 {{- end -}}
 {{- end -}}
 {{ toJson (dict "type" "orchlab/simulated" "status" "True" "reason" $reason "message" $at "lastTransitionTime" Now) }}
 {{- end -}}
 {{- define "runs" -}}
-{{- /* (pod) the condition of a pod whose containers have just begun to run. */ -}}
+{{- /* (pod, from) the condition of a pod whose containers have just begun to run, or which was released from its barrier at `from`. */ -}}
+{{- $notes := .pod.metadata.annotations | default dict -}}
+{{- $from := now -}}
+{{- with .from -}}{{- $from = mustToDate "2006-01-02T15:04:05Z07:00" . -}}{{- end -}}
+{{- $reason := "RunsUntilDeleted" -}}
 {{- $at := "" -}}
-{{- with index (.pod.metadata.annotations | default dict) "orchlab/real-seconds" -}}
-{{- $at = (now | mustDateModify (printf "+%vs" .)).UTC.Format "2006-01-02T15:04:05.000000Z" -}}
+{{- if and (index $notes "orchlab/waits-at") (not (index $notes "orchlab/barrier-released")) -}}
+{{- $reason = "AtBarrier" -}}
+{{- else -}}
+{{- with index $notes "orchlab/real-seconds" -}}
+{{- $reason = "RunsUntil" -}}
+{{- $at = ($from | mustDateModify (printf "+%vs" .)).UTC.Format "2006-01-02T15:04:05.000000Z" -}}
 {{- end -}}
-{{ template "next" (dict "pod" .pod "reason" (ternary "RunsUntil" "RunsUntilDeleted" (ne $at "")) "at" $at) }}
+{{- end -}}
+{{ template "next" (dict "pod" .pod "reason" $reason "at" $at) }}
 {{- end -}}
 {{- define "ready" -}}
 {{- /* (status, reason, message) the two Ready conditions. */ -}}
