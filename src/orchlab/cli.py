@@ -72,6 +72,7 @@ def up(
 ) -> None:
     """Bring an environment up, or heal it. Repeating it is harmless. Exit status 5: it is up, but without the Slurm that it should have."""
     from orchlab import environment
+    from orchlab.fleet_nodes import with_real_kubelet
     from orchlab.terminal import Steps
 
     begun = time.monotonic()
@@ -85,7 +86,8 @@ def up(
                if getattr(env.record, kind) != "none" and kind not in env.record.left_out}
     words = " and ".join(f"{title} ({backend})" for title, (backend, _) in running.items())
     existing = running.get("Slurm", ("",))[0] == "existing"
-    machines = [f"{len(nodes)} simulated nodes with {gpus} simulated GPUs"] if len(running) > existing else []
+    real = f", {len(with_real_kubelet(nodes))} of them with a real kubelet," if env.record.kubernetes == "kind" else ""
+    machines = [f"{len(nodes)} {'' if real else 'simulated '}nodes{real} with {gpus} simulated GPUs"] if len(running) > existing else []
     if existing:
         from orchlab.slurm import existing as cluster
 

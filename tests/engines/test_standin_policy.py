@@ -33,10 +33,10 @@ def _until(condition, seconds: float = 20) -> None:
         time.sleep(0.1)
 
 
-def _dry(client, *images: str, **notes: str) -> dict:
+def _dry(client, *images: str, inits: list[dict] | None = None, **notes: str) -> dict:
     containers = [{"name": f"c{number}", "image": image} for number, image in enumerate(images)]
     annotations = {f"orchlab/{key.replace('_', '-')}": value for key, value in notes.items()}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "policy-test", "annotations": annotations}, "spec": {"restartPolicy": "Never", "containers": containers}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "policy-test", "annotations": annotations}, "spec": {"restartPolicy": "Never", "containers": containers, **({"initContainers": inits} if inits else {})}}
     return client.create(PODS, pod, dryRun="All")["spec"]
 
 
@@ -45,5 +45,18 @@ def test_labs_images_get_the_stand_in_and_what_the_annotations_say(client):
     spec = _dry(client, "registry.example/train:1", "busybox:1", run_for="2h", exit="oom")
     first, second = spec["containers"]
     assert {one["name"]: one.get("value", "") for one in first["env"]} == {
-        "ORCHLAB_RUN_FOR": "2h", "ORCHLAB_START_AFTER": "", "ORCHLAB_EXIT": "oom", "ORCHLAB_EXIT_CODE": "", "ORCHLAB_CLOCK": "30", "ORCHLAB_RESTART_POLICY": "Never"}
+        "ORCHLAB_RUN_FOR": "2h", "ORCHLAB_START_AFTER": "", "ORCHLAB_EXIT": "oom", "ORCHLAB_EXIT_CODE": "", "ORCHLAB_BARRIER": "", "ORCHLAB_BARRIER_SIZE": "",
+        "ORCHLAB_BARRIER_TIMEOUT": "", "ORCHLAB_CLOCK": "30", "ORCHLAB_RESTART_POLICY": "Never"}
+    assert "initContainers" not in spec
     assert second["image"] == "busybox:1" and "env" not in second
+
+
+def test_init_containers_end_at_once_and_sidecars_run_on(client):
+    inits = [{"name": "warm-up", "image": "registry.example/convert:1"}, {"name": "proxy", "image": "registry.example/proxy:1", "restartPolicy": "Always"},
+             {"name": "theirs", "image": "busybox:1"}]
+    _until(lambda: _dry(client, "busybox:1", inits=inits)["initContainers"][0]["image"] == IMAGE)
+    spec = _dry(client, "busybox:1", inits=inits)
+    assert [one["image"] for one in spec["initContainers"]] == [IMAGE, IMAGE, "busybox:1"] and spec["containers"][0]["image"] == "busybox:1"
+    said = [{one["name"]: one.get("value", "") for one in container.get("env", [])} for container in spec["initContainers"]]
+    assert said == [{"ORCHLAB_CLOCK": "30", "ORCHLAB_RESTART_POLICY": "Never", "ORCHLAB_RUN_FOR": "1s"},
+                    {"ORCHLAB_CLOCK": "30", "ORCHLAB_RESTART_POLICY": "Always", "ORCHLAB_RUN_FOR": ""}, {}]

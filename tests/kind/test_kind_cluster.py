@@ -11,6 +11,7 @@ from orchlab import environment, faults
 from orchlab.errors import BadInput
 from orchlab.fleet_nodes import with_real_kubelet
 from orchlab.kube import kind_cluster, kind_nodes
+from orchlab.simulator import pods
 
 PODS = "/api/v1/namespaces/default/pods"
 REAL = ["h100-0", "a100-0", "t4-0"]
@@ -51,6 +52,8 @@ def test_the_nodes_are_the_fleets_and_say_which_have_a_kubelet(cluster):
         assert found["metadata"]["labels"]["orchlab/kubelet"] == ("real" if name in REAL else "simulated")
         assert [taint["key"] for taint in found["spec"].get("taints", [])] == [taint.key for taint in node.taints]
         assert found["status"]["allocatable"].get("nvidia.com/gpu", "0") == str(node.gpus)
+        assert found["status"]["capacity"]["cpu"] == str(node.cpu)
+        assert pods.milli(found["status"]["capacity"]["memory"]) // 1000 == node.memory_bytes, "a kubelet's machine is the fleet's"
 
 
 def test_gates_are_as_on_local(cluster, kubectl):
@@ -128,6 +131,14 @@ def test_a_node_that_is_down_and_comes_back(cluster, client):
     until(lambda: ready() == "Unknown", 90)
     faults.clear(cluster, "node-down", "t4-0")
     until(lambda: ready() == "True", 90)
+
+
+def test_a_fleet_with_other_nodes_that_have_a_kubelet_is_refused_and_nothing_changes(cluster):
+    other = {"pools": [{"name": "l40s", "count": 1, "gpus": {"model": "T4", "count": 1}, "cpu": 4, "memory": "8Gi"}]}
+    with pytest.raises(BadInput, match=r"--fleet: 'l40s-0'.* made with h100-0, a100-0, t4-0") as refused:
+        environment.up("default", fleet=other)
+    assert "orchlab down --name default" in refused.value.remedy
+    assert environment.Environment.load("default").record.fleet == cluster.record.fleet
 
 
 def test_faults_that_cannot_be_here_are_refused(cluster):

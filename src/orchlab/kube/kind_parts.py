@@ -5,6 +5,7 @@ the labs' pods run on real kubelets.
 from __future__ import annotations
 
 from orchlab.kube.kind_config import FOLDER, IN_CLUSTER
+from orchlab.simulator import pods
 from orchlab.standin import workload
 
 NAMESPACE = "kube-system"
@@ -13,6 +14,7 @@ POLICY = "orchlab-standin"
 # Images of this registry, which nobody serves, are the labs' own.
 REGISTRY = "registry.example/"
 MODULE = ["python3", "-m"]
+RUN_FOR = workload.VARIABLES[pods.RUN_FOR]
 
 
 def simulator(image: str, kwok: list[str], digest: str) -> dict:
@@ -43,19 +45,29 @@ def policies(image: str, clock: float) -> list[dict]:
     """A MutatingAdmissionPolicy and its binding: a container whose image is of REGISTRY gets the stand-in, and what the pod's annotations
     say about its run as environment variables. `clock` is simulated seconds per real second."""
     # Values, not references to the annotations: an apply configuration may not set those.
-    noted = [f'Object.spec.containers.env{{name: "{name}", value: has(object.metadata.annotations) && "{note}" in object.metadata.annotations '
-             f'? object.metadata.annotations["{note}"] : ""}}' for note, name in workload.VARIABLES.items()]
-    plain = [f'Object.spec.containers.env{{name: "{workload.FACTOR}", value: "{clock:g}"}}',
-             f'Object.spec.containers.env{{name: "{workload.RESTART}", value: has(object.spec.restartPolicy) ? object.spec.restartPolicy : "Always"}}']
-    container = (f'Object.spec.containers{{name: c.name, image: "{image}", imagePullPolicy: "IfNotPresent", env: [{", ".join([*noted, *plain])}]}}')
-    ours = f'c.image.startsWith("{REGISTRY}")'
-    expression = f"Object{{spec: Object.spec{{containers: object.spec.containers.filter(c, {ours}).map(c, {container})}}}}"
+    noted = {name: f'has(object.metadata.annotations) && "{note}" in object.metadata.annotations ? object.metadata.annotations["{note}"] : ""'
+             for note, name in workload.VARIABLES.items()}
+    factor = {workload.FACTOR: f'"{clock:g}"'}
+    main = _container("containers", image, noted | factor | {workload.RESTART: 'has(object.spec.restartPolicy) ? object.spec.restartPolicy : "Always"'})
+    # As on simulated nodes: an init container is done at once, a sidecar runs beside the others.
+    sidecar = 'has(c.restartPolicy) && c.restartPolicy == "Always"'
+    init = _container("initContainers", image, factor | {workload.RESTART: f'{sidecar} ? "Always" : "Never"', RUN_FOR: f'{sidecar} ? "" : "1s"'})
+    ours, inits = f'c.image.startsWith("{REGISTRY}")', "has(object.spec.initContainers)"
+    expression = (f"Object{{spec: Object.spec{{containers: object.spec.containers.filter(c, {ours}).map(c, {main}), "
+                  f"initContainers: {inits} ? object.spec.initContainers.filter(c, {ours}).map(c, {init}) : []}}}}")
+    condition = f"object.spec.containers.exists(c, {ours}) || ({inits} && object.spec.initContainers.exists(c, {ours}))"
     kind = "admissionregistration.k8s.io/v1"
     return [
         {"apiVersion": kind, "kind": "MutatingAdmissionPolicy", "metadata": {"name": POLICY},
          "spec": {"failurePolicy": "Fail", "reinvocationPolicy": "IfNeeded",
                   "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]},
-                  "matchConditions": [{"name": "labs-image", "expression": f"object.spec.containers.exists(c, {ours})"}],
+                  "matchConditions": [{"name": "labs-image", "expression": condition}],
                   "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}}]}},
         {"apiVersion": kind, "kind": "MutatingAdmissionPolicyBinding", "metadata": {"name": POLICY}, "spec": {"policyName": POLICY}},
     ]
+
+
+def _container(part: str, image: str, variables: dict[str, str]) -> str:
+    """CEL: the container `c` of pod.spec.PART as the stand-in; `variables` has an expression by name."""
+    made = ", ".join(f'Object.spec.{part}.env{{name: "{name}", value: {value}}}' for name, value in variables.items())
+    return f'Object.spec.{part}{{name: c.name, image: "{image}", imagePullPolicy: "IfNotPresent", env: [{made}]}}'
