@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from kind_support import pod, until
@@ -108,6 +109,25 @@ def test_gpus_are_gone_while_the_plugin_is_and_come_back(client):
     assert client.get("/api/v1/nodes/t4-0")["status"]["capacity"]["nvidia.com/gpu"] == "2", "capacity stays for the kubelet's grace"
     client.patch("/api/v1/nodes/t4-0", {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": None}}})
     until(lambda: allocatable(client, "t4-0") == "2", 90)
+
+
+def test_a_plugin_that_dies_while_it_allocates_fails_the_pod_and_comes_back(engine, cluster, client):
+    """Stopped, it does not answer Allocate; killed, it never will. Both GPUs: for fewer the kubelet would ask for its preference first."""
+    worker, plugin = kind_nodes.of(cluster).workers["t4-0"], "orchlab.device_plugin"
+    engine.run("exec", worker, "pkill", "-STOP", "-f", plugin)
+    try:
+        client.create(PODS, pod("caught", gpus=2, node="t4-0", run_for="10h"))
+        until(lambda: client.get(f"{PODS}/caught")["spec"].get("nodeName"))
+        time.sleep(2)
+        assert phase(client, "caught") == "Pending", "the kubelet waits for the plugin's answer"
+    finally:
+        engine.run("exec", worker, "pkill", "-KILL", "-f", plugin)
+    until(lambda: phase(client, "caught") == "Failed")
+    status = client.get(f"{PODS}/caught")["status"]
+    assert status["reason"] == "UnexpectedAdmissionError" and "Allocate failed due to rpc error: code = Unavailable" in status["message"]
+    until(lambda: allocatable(client, "t4-0") == "2", 90)
+    client.create(PODS, pod("next", gpus=2, node="t4-0", run_for="10h"))
+    started(client, "next")
 
 
 def test_a_kubelet_that_restarts_finds_its_plugin_again(cluster, client):
