@@ -32,8 +32,9 @@ class Pair:
     authority: str = "ca"
 
 
-def ensure(folder: Path, pairs: list[Pair], now: datetime | None = None) -> list[str]:
-    """Makes what is missing, expiring or different from what is wanted in `folder`; returns the names of the files that are new.
+def ensure(folder: Path, pairs: list[Pair], now: datetime | None = None, named: tuple[str, ...] = ()) -> list[str]:
+    """Makes what is missing, expiring or different from what is wanted in `folder`; returns the names of the files that are new. Authorities in
+    `named` bear their file's name as a DNS name.
 
     Files: NAME.crt (PEM) and NAME.key (PKCS#8 PEM) for each authority and pair; all 0600.
     """
@@ -44,7 +45,7 @@ def ensure(folder: Path, pairs: list[Pair], now: datetime | None = None) -> list
     for name in dict.fromkeys(pair.authority for pair in pairs):
         certificate = _load(folder / f"{name}.crt")
         if certificate is None or not _fresh(certificate, now) or not (folder / f"{name}.key").exists():
-            _make_authority(folder, name, now)
+            _make_authority(folder, name, now, name in named)
             made.append(name)
         authorities[name] = (_load(folder / f"{name}.crt"), serialization.load_pem_private_key((folder / f"{name}.key").read_bytes(), None))
     for pair in pairs:
@@ -111,14 +112,16 @@ def _builder(subject: x509.Name, issuer: x509.Name, key, now: datetime, life: ti
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False))
 
 
-def _make_authority(folder: Path, name: str, now: datetime) -> None:
+def _make_authority(folder: Path, name: str, now: datetime, named: bool) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"orchlab-{name}")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name if named else f"orchlab-{name}")])
     usage = x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,
                           data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False)
-    certificate = (_builder(subject, subject, key, now, AUTHORITY_LIFE).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-                   .add_extension(usage, critical=True).sign(key, hashes.SHA256()))
-    _write(folder / name, certificate, key)
+    builder = (_builder(subject, subject, key, now, AUTHORITY_LIFE).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+               .add_extension(usage, critical=True))
+    if named:
+        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+    _write(folder / name, builder.sign(key, hashes.SHA256()), key)
 
 
 def _make_pair(folder: Path, pair: Pair, issuer: x509.Certificate, issuer_key, now: datetime) -> None:
