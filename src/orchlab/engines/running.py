@@ -60,12 +60,12 @@ def _built_version(binary: Path, engine: Engine) -> str:
     line = re.compile(rb"\n(?:mod|dep)\t" + re.escape(engine.version_module.encode()) + rb"\t(v[^\t\n]+)")
     try:
         with binary.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            found = line.search(content)
+            found = [bytes(match[1]) for match in [line.search(content)] if match]
     except (OSError, ValueError) as error:
         return f"cannot be read: {error}"
     if not found:
         return f"has no build information of {engine.version_module}"
-    seen = found[1].decode(errors="replace")
+    seen = found[0].decode(errors="replace")
     return "" if seen == f"v{engine.version}" else f"is not version {engine.version}: it was built from {engine.version_module} {seen}"
 
 
