@@ -28,7 +28,7 @@ NAMESPACE = "kueue-system"
 PORTS = ("kueue_webhook", "kueue_health")
 USER, GUARD_USER = "orchlab:kueue", "orchlab:kueue-webhooks"
 AUTHORITY = "kueue-ca"
-AUTHORITIES = (AUTHORITY,)  # Kueue holds a CA good only if it bears this as a DNS name
+AUTHORITIES = (AUTHORITY,)  # Kueue holds a CA good only if it has an RSA key and bears this as a DNS name
 SERVERS = [Pair("kueue", "kueue", names=("kueue-webhook-service.kueue-system.svc", "127.0.0.1"), authority=AUTHORITY)]
 USERS = [Pair("kueue-client", USER), Pair("kueue-webhooks-client", GUARD_USER)]
 CONVERTED = {f"{plural}.{GROUP}" for plural in ("localqueues", "clusterqueues", "cohorts", "workloads", "multikueueclusters")}

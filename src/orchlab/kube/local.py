@@ -68,7 +68,7 @@ def prepare(env: Environment) -> None:
     added = _added(env)
     users = [*USERS, *(pair for module in added for pair in module.USERS)]
     pairs = [*SERVERS, *CLIENTS, *users, *(pair for module in added for pair in module.SERVERS)]
-    pki.ensure(env.folder / "pki", pairs, named=tuple(name for module in added for name in module.AUTHORITIES))
+    pki.ensure(env.folder / "pki", pairs, rotated=tuple(name for module in added for name in module.AUTHORITIES))
     pki.ensure_service_account_key(env.folder / "pki")
     configs = private_folder(env.folder / "kubeconfigs")
     for pair in users:
