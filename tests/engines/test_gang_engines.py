@@ -10,6 +10,8 @@ import pytest
 
 from orchlab import environment as environments
 from orchlab import faults
+from orchlab.course import reset
+from orchlab.course.lab import Lab
 from orchlab.environment import Environment
 from orchlab.errors import ApiError
 from orchlab.kube import addons, gangs
@@ -166,6 +168,22 @@ def test_kueue_holds_a_job_back_that_is_larger_than_the_quota_and_admits_one_tha
     assert not {"kueue", "kueue-webhooks"} & running(env)
     assert client.get(f"{BATCH}/large")["spec"]["suspend"] is True
     client.create(BATCH, job("plain", 1))
+
+
+def test_a_labs_reset_removes_what_was_added_even_where_kueue_is_broken(env):
+    client = env.client()
+    before = served(client)
+    lab = Lab("01", env.name, quiet=True)
+    for name in ("coscheduling", "kueue"):
+        assert f"{name} {addons.versions(addons.add(env, name))[name]} runs" in lab.add_engine(name)
+    for one in quota(16):
+        client.apply(one)
+    client.apply(queued("large", TOO_LARGE))
+    faults.cause(env, "daemon-down", "kueue")
+    steps = reset.cluster(lab.folder, env.name)
+    assert {"engine kueue: removed", "engine coscheduling: removed"} <= set(steps)
+    assert [names for names in served(client)[:-1]] == list(before[:-1])  # the last are namespaces, and the lab has one
+    assert addons.present(Environment.load(env.name)) == [] and not {"kueue", "kueue-webhooks", "coscheduling"} & running(env)
 
 
 def test_both_come_back_with_up_and_kueue_leaves_no_webhook_where_it_is_gone(env):

@@ -182,16 +182,22 @@ def _purge(env: Environment, client: Client, name: str, seconds: float) -> None:
     module = _module(name)
     _marker(env, name).unlink(missing_ok=True)
     module.before_purge(env)
+    deadline = time.monotonic() + seconds
+    # Begun first: the namespace controller lets a deleted namespace wait for 5 s before it looks at it.
+    spaces = _spaces(client, name)
+    for space in spaces:
+        if not space["metadata"].get("deletionTimestamp"):
+            client.delete(f"/api/v1/namespaces/{space['metadata']['name']}")
     crds.remove(client, module.GROUP, seconds)
     for path in (f"{RIGHTS}/clusterrolebindings", f"{RIGHTS}/clusterroles"):
         client.delete(path, labelSelector=f"{LABEL}={name}")
-    deadline = time.monotonic() + seconds
-    while spaces := client.list("/api/v1/namespaces", labelSelector=f"{LABEL}={name}")[0]:
-        for space in spaces:
-            if not space["metadata"].get("deletionTimestamp"):
-                client.delete(f"/api/v1/namespaces/{space['metadata']['name']}")
+    while spaces := _spaces(client, name):
         crds.check(deadline, seconds, [space["metadata"]["name"] for space in spaces])
         time.sleep(0.2)
+
+
+def _spaces(client: Client, name: str) -> list[dict]:
+    return client.list("/api/v1/namespaces", labelSelector=f"{LABEL}={name}")[0]
 
 
 def _marker(env: Environment, name: str):
