@@ -135,6 +135,7 @@ def test_coscheduling_a_gang_that_does_not_fit_waits_as_a_whole_and_one_that_fit
     until(lambda: complete(client, "fits"))
     until(lambda: "PodGroup default/large gets rejected due to Pod" in said(client, "large"))
     assert placed(client, "large") == []
+    assert "Pod is waiting to be scheduled to node" in env.supervisor.log_tail("coscheduling", 1000)  # in Permit: what the API doesn't show
     assert {pod["spec"]["schedulerName"] for pod in client.list(PODS)[0]} == {"cosched"}
 
     addons.remove(env, "coscheduling")

@@ -59,7 +59,7 @@ def _copy(engine, slot: Path, place: Path) -> None:
 def _module_folder(engine) -> Path:
     """Where Go keeps the module, fetched if it is not there."""
     module = engine.folder / engine.build.module
-    go = build.find_go((1, 21, 0))
+    go = build.find_go(build.needed_go(module / "go.mod"))
     with tempfile.TemporaryDirectory() as work:
         try:
             answer = subprocess.run([str(go.program), "mod", "download", "-json", engine.manifests.module], cwd=module, env=build.environment(go, Path(work)),
