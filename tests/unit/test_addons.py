@@ -13,7 +13,7 @@ from cryptography import x509
 from orchlab import engines, pki
 from orchlab.engines import running
 from orchlab.environment import Environment, Record
-from orchlab.errors import BadInput
+from orchlab.errors import BadInput, EngineUnavailable
 from orchlab.fleet import from_data
 from orchlab.kube import addons, coscheduling, kueue, kueue_webhooks, local
 from orchlab.paths import private_folder
@@ -153,3 +153,16 @@ def test_the_engines_are_optional_and_bring_manifests():
         engine = engines.load(name)
         assert engine.optional and engine.manifests and engine.no_download
     assert not set(addons.MODULES) & set(engines.standard())
+
+
+def test_who_adds_an_engine_that_is_not_built_yet_is_told_how_long_it_takes(monkeypatch):
+    said: list[str] = []
+
+    def ensure(names, progress=None, allow=()):
+        if allow == ("cache",):
+            raise EngineUnavailable("not in the cache")
+        return {names[0]: f"/made/{names[0]}"}
+
+    monkeypatch.setattr(engines, "ensure", ensure)
+    assert addons._binary(kueue, lambda event: said.append(event.text)) == "/made/kueue"
+    assert said == ["is made once, in about 4 min on two idle cores"]

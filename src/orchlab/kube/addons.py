@@ -6,12 +6,14 @@ heals it. An environment without any pays nothing: no import, no probe.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import time
+from pathlib import Path
 from types import ModuleType
 
 from orchlab.environment import Environment, Progress, base_variables
-from orchlab.errors import ApiError, BadInput, EnvironmentBroken
+from orchlab.errors import ApiError, BadInput, EngineUnavailable, EnvironmentBroken, OrchlabError
 from orchlab.kube import crds
 from orchlab.kube.client import Client
 from orchlab.paths import write_private
@@ -30,13 +32,13 @@ def add(env: Environment, name: str, say: Progress | None = None, seconds: float
     engine's start. Returns the environment as it is then. Raises BadInput (unknown engine, not the `local` backend), EngineUnavailable, EnvironmentBroken
     (not running), TimeLimitReached. When it raises, an engine that was not there before is not there afterwards.
     """
-    from orchlab import engines, ports
+    from orchlab import ports
     from orchlab.kube import local
 
     say = say or (lambda text: None)
     module = _module(name)
     client = _reachable(env, name)
-    binary = engines.ensure([name], progress=getattr(say, "engine", None))[name]
+    binary = _binary(module, getattr(say, "engine", None))
     with env.lock(progress=say):
         env = Environment.load(env.name)
         new = name not in env.record.addons
@@ -58,7 +60,9 @@ def add(env: Environment, name: str, say: Progress | None = None, seconds: float
         except BaseException:
             if new:
                 say(f"removing what was begun of {name}")
-                _take_out(env, name, seconds)
+                # What cannot be removed now is swept by the next reset; the first error is the one to be told.
+                with contextlib.suppress(OrchlabError):
+                    _take_out(env, name, seconds)
             raise
     say(f"{name} works")
     return env
@@ -155,6 +159,18 @@ def _module(name: str) -> ModuleType:
     return importlib.import_module(MODULES[name])
 
 
+def _binary(module: ModuleType, report) -> Path:
+    """The engine's program; where it has to be made, how long that takes is said first."""
+    from orchlab import engines
+
+    try:
+        return engines.ensure([module.NAME], allow=("cache",))[module.NAME]
+    except EngineUnavailable:
+        if report:
+            report(engines.Progress(module.NAME, "note", None, f"is made once, in about {module.BUILD_MINUTES} min on two idle cores"))
+        return engines.ensure([module.NAME], progress=report)[module.NAME]
+
+
 def _reachable(env: Environment, name: str) -> Client:
     """A client, if engines can be added there now. Raises BadInput or EnvironmentBroken."""
     if env.record.kubernetes != "local":
@@ -200,7 +216,7 @@ def _spaces(client: Client, name: str) -> list[dict]:
     return client.list("/api/v1/namespaces", labelSelector=f"{LABEL}={name}")[0]
 
 
-def _marker(env: Environment, name: str):
+def _marker(env: Environment, name: str) -> Path:
     return env.folder / f"addon-{name}"
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orchlab.environment import Environment
 
 NAME = "coscheduling"
+BUILD_MINUTES = 1
 PROFILE = "cosched"
 GROUP = "scheduling.x-k8s.io"
 PORTS = ("coscheduling",)

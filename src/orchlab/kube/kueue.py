@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from orchlab.environment import Environment
 
 NAME = "kueue"
+BUILD_MINUTES = 4
 GUARD = "kueue-webhooks"
 GROUP = "kueue.x-k8s.io"
 NAMESPACE = "kueue-system"
