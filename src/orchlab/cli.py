@@ -16,13 +16,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from orchlab import __version__, cli_care, cli_course, cli_gpu, cli_why
+from orchlab import __version__, cli_care, cli_course, cli_engines, cli_gpu, cli_why
 from orchlab.errors import OrchlabError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
                   help="Learn to run GPU workloads on real schedulers. The GPU hardware is simulated; every answer says what is.")
 app.registered_commands += [command for part in (cli_course, cli_why, cli_care, cli_gpu) for command in part.app.registered_commands]
-app.registered_groups += cli_care.app.registered_groups
+app.registered_groups += cli_care.app.registered_groups + cli_engines.app.registered_groups
 out, err = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
 
 Name = Annotated[str, typer.Option("--name", "-n", envvar="ORCHLAB_ENVIRONMENT", help="The environment.")]
@@ -48,6 +48,15 @@ def _moment(since: float) -> str:
     """Time of day for today, the date too for other days."""
     moment = datetime.fromtimestamp(since).astimezone()
     return moment.strftime("%H:%M:%S" if moment.date() == datetime.now().astimezone().date() else "%Y-%m-%d %H:%M")
+
+
+def _versions(env) -> dict[str, str]:
+    """Of the engines that were added to the environment."""
+    if not env.record.addons:
+        return {}
+    from orchlab.kube import addons
+
+    return {name: f"version {version}" for name, version in addons.versions(env).items()}
 
 
 def _escape(text: str) -> str:
@@ -133,10 +142,12 @@ def status(name: Name = "default", as_json: Annotated[bool, typer.Option("--json
         table = Table(title=f"Environment {name}: Kubernetes {env.record.kubernetes}, Slurm {env.record.slurm}, clock {env.record.clock:g} : 1", title_justify="left")
         for column in ("process", "state", "since", "MiB", "ports", "detail"):
             table.add_column(column, justify="right" if column == "MiB" else "left", no_wrap=column != "detail")
+        added = _versions(env)
         for state in states:
             since = _moment(state.since) if state.since else ""
             word = "healthy" if state.healthy else state.state.lower() if state.state != "RUNNING" else "not ready"
-            table.add_row(state.name, word, since, f"{state.memory / 2**20:.0f}" if state.memory else "", ", ".join(map(str, state.ports.values())), _escape(state.detail))
+            table.add_row(state.name, word, since, f"{state.memory / 2**20:.0f}" if state.memory else "", ", ".join(map(str, state.ports.values())),
+                          _escape(state.detail or added.get(state.name, "")))
         out.print(table)
         out.print(f"Memory in all: {sum(state.memory for state in states) / 2**20:.0f} MiB. All ports are on 127.0.0.1. Other environments: {', '.join(n for n in names() if n != name) or 'none'}.")
     if not all(state.healthy for state in states):
@@ -215,34 +226,6 @@ def logs(
     if process not in known:
         raise BadInput("process", process, f"has no log in environment {name!r}", f"one of: {', '.join(known) or 'none yet; orchlab up'}")
     print(env.supervisor.log_tail(process, lines))
-
-
-@app.command()
-def engines(
-    prune: Annotated[bool, typer.Option("--prune", help="Remove versions that are no longer used and unfinished builds.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="With --prune: also remove the build cache.")] = False,
-    fetch: Annotated[bool, typer.Option("--fetch", help="Get what is missing now: download or build.")] = False,
-) -> None:
-    """The engines: what is there, from where, with which checksum."""
-    from orchlab import engines as machinery
-
-    if prune:
-        from orchlab.slurm import images
-
-        out.print(f"freed {machinery.prune(everything) / 2**20:.0f} MiB")
-        if removed := images.prune():
-            out.print(f"images removed from the Docker Engine: {', '.join(removed)}", highlight=False)
-    if fetch:
-        from orchlab.terminal import Steps
-
-        with Steps("getting the engines") as steps:
-            machinery.ensure(machinery.standard(), progress=steps.engine)
-    table = Table(title="Engines", title_justify="left")
-    for column in ("engine", "version", "state", "source", "MiB", "sha256"):
-        table.add_column(column, justify="right" if column == "MiB" else "left", overflow="fold")
-    for state in machinery.listing():
-        table.add_row(state.name, state.version, state.state, state.source, f"{state.size / 2**20:.0f}" if state.size else "", state.sha256[:16])
-    out.print(table)
 
 
 @app.command()

@@ -40,7 +40,7 @@ Progress = Callable[[str], None]
 class Record:
     """environment.json. `clock` is simulated seconds per real second; `engines` the binaries that `up` chose, by engine; `faults` what
     orchlab.faults broke on purpose, as {"kind", "target"}; `left_out` says why an
-    orchestrator that was asked for could not be had at the last `up`."""
+    orchestrator that was asked for could not be had at the last `up`; `addons` the optional engines that orchlab.kube.addons added."""
 
     id: str
     name: str
@@ -53,6 +53,7 @@ class Record:
     engines: dict[str, str] = field(default_factory=dict)
     faults: list[dict[str, str]] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    addons: list[str] = field(default_factory=list)
     schema: int = SCHEMA
 
 
@@ -202,7 +203,7 @@ def _bring_up(environment: Environment, say: Progress, new_ports: bool) -> Envir
 
     record, supervisor = environment.record, environment.supervisor
     record.left_out = {}
-    wanted = [engine for backend in environment.backends() for engine in backend.ENGINES]
+    wanted = [engine for backend in environment.backends() for engine in starting.engine_names(backend, environment)]
     binaries = engines.ensure(wanted, progress=say.engine if hasattr(say, "engine") else None)
     record.engines = {engine: str(path) for engine, path in binaries.items()}
     starting.acquire(environment, say)

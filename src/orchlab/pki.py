@@ -19,6 +19,7 @@ from orchlab.paths import private_folder, write_private
 
 AUTHORITY_LIFE = timedelta(days=3650)
 PAIR_LIFE = timedelta(days=365)
+FORM_OF_ROTATION = serialization.PrivateFormat.TraditionalOpenSSL  # PKCS#1 for an RSA key
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,11 @@ class Pair:
     authority: str = "ca"
 
 
-def ensure(folder: Path, pairs: list[Pair], now: datetime | None = None) -> list[str]:
-    """Makes what is missing, expiring or different from what is wanted in `folder`; returns the names of the files that are new.
+def ensure(folder: Path, pairs: list[Pair], now: datetime | None = None, rotated: tuple[str, ...] = ()) -> list[str]:
+    """Makes what is missing, expiring or different from what is wanted in `folder`; returns the names of the files that are new. Authorities in
+    `rotated` are as the cert-controller that is built into Kueue reads them: with an RSA key (PKCS#1), and their file's name as a DNS name.
 
-    Files: NAME.crt (PEM) and NAME.key (PKCS#8 PEM) for each authority and pair; all 0600.
+    Files: NAME.crt (PEM) and NAME.key (PKCS#8 PEM, but for `rotated`) for each authority and pair; all 0600.
     """
     now = now or datetime.now(UTC)
     private_folder(folder)
@@ -44,7 +46,7 @@ def ensure(folder: Path, pairs: list[Pair], now: datetime | None = None) -> list
     for name in dict.fromkeys(pair.authority for pair in pairs):
         certificate = _load(folder / f"{name}.crt")
         if certificate is None or not _fresh(certificate, now) or not (folder / f"{name}.key").exists():
-            _make_authority(folder, name, now)
+            _make_authority(folder, name, now, name in rotated)
             made.append(name)
         authorities[name] = (_load(folder / f"{name}.crt"), serialization.load_pem_private_key((folder / f"{name}.key").read_bytes(), None))
     for pair in pairs:
@@ -111,14 +113,16 @@ def _builder(subject: x509.Name, issuer: x509.Name, key, now: datetime, life: ti
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False))
 
 
-def _make_authority(folder: Path, name: str, now: datetime) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"orchlab-{name}")])
+def _make_authority(folder: Path, name: str, now: datetime, rotated: bool) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048) if rotated else ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name if rotated else f"orchlab-{name}")])
     usage = x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,
                           data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False)
-    certificate = (_builder(subject, subject, key, now, AUTHORITY_LIFE).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-                   .add_extension(usage, critical=True).sign(key, hashes.SHA256()))
-    _write(folder / name, certificate, key)
+    builder = (_builder(subject, subject, key, now, AUTHORITY_LIFE).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+               .add_extension(usage, critical=True))
+    if rotated:
+        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+    _write(folder / name, builder.sign(key, hashes.SHA256()), key, FORM_OF_ROTATION if rotated else serialization.PrivateFormat.PKCS8)
 
 
 def _make_pair(folder: Path, pair: Pair, issuer: x509.Certificate, issuer_key, now: datetime) -> None:
@@ -141,10 +145,10 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _write(stem: Path, certificate: x509.Certificate, key) -> None:
-    write_private(stem.with_name(stem.name + ".key"), _private_pem(key))
+def _write(stem: Path, certificate: x509.Certificate, key, form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8) -> None:
+    write_private(stem.with_name(stem.name + ".key"), _private_pem(key, form))
     write_private(stem.with_name(stem.name + ".crt"), certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def _private_pem(key) -> bytes:
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+def _private_pem(key, form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())

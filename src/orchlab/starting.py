@@ -32,8 +32,14 @@ def acquire(environment: Environment, say: Progress) -> None:
 
 
 def port_names(backend: ModuleType, environment: Environment) -> list[str]:
-    """The ports that a backend needs: its PORTS, or as many as the fleet asks for."""
-    return list(backend.PORTS) if hasattr(backend, "PORTS") else backend.ports(environment)
+    """The ports that a backend needs: its PORTS, or as many as the fleet asks for; and those of engines that were added."""
+    own = list(backend.PORTS) if hasattr(backend, "PORTS") else backend.ports(environment)
+    return own + (backend.added_ports(environment) if hasattr(backend, "added_ports") else [])
+
+
+def engine_names(backend: ModuleType, environment: Environment) -> list[str]:
+    """The engines that a backend needs, and those that were added to the environment."""
+    return [*backend.ENGINES, *(backend.added_engines(environment) if hasattr(backend, "added_engines") else ())]
 
 
 def before_stop(environment: Environment) -> None:

@@ -96,7 +96,8 @@ def test_arguments_are_filled_in_and_a_missing_value_is_named(tmp_path):
 
 def test_the_engines_of_the_clone():
     assert engines.standard() == ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"]
-    assert set(engines.names()) - set(engines.standard()) == {"coredns", "crictl", "kind", "kube-proxy", "kubeadm", "kubectl", "kubelet"}
+    assert set(engines.names()) - set(engines.standard()) == {"coredns", "coscheduling", "crictl", "kind", "kube-proxy", "kubeadm", "kubectl",
+                                                               "kubelet", "kueue"}
     for name in engines.names():
         found = engines.load(name)
         assert found.build, name
@@ -143,3 +144,19 @@ def test_the_clones_engines_listen_on_loopback_with_tls(name):
     assert all("127.0.0.1" in value and "http://" not in value for value in addresses.values())
     assert ("--secure-port" in flags) == ("--bind-address" in flags)
     assert {"--tls-cert-file", "--cert-file"} & set(flags)
+
+
+def test_manifests_and_a_module_for_the_version_are_checked(tmp_path):
+    kueue = engines.load("kueue")
+    assert kueue.manifests.module == kueue.version_module == "sigs.k8s.io/kueue" and kueue.version_command == ()
+    toml = engine(tmp_path, download=DOWNLOAD)
+    text = toml.read_text()
+    for added, problem in (('[manifests]\nmodule = "m"\nfiles = ["a.yaml"]\n', "come from the module that .build. names"),
+                           ('[manifests]\nmodule = "m"\nfiles = ["../a.yaml"]\n', "must be a path inside the module"),
+                           ('[manifests]\nmodule = "m"\nfiles = ["/etc/a.yaml"]\n', "must be a path inside the module")):
+        toml.write_text(f"{text}\n{added}")
+        with pytest.raises(BadInput, match=problem):
+            engines.load("tiny", tmp_path)
+    toml.write_text(text.replace("[run]", '[run]\nversion_module = "m"'))
+    with pytest.raises(BadInput, match="is for a program without a version command"):
+        engines.load("tiny", tmp_path)

@@ -11,7 +11,7 @@ from typing import Any
 from IPython import get_ipython
 
 from orchlab import faults
-from orchlab.course import fleets, folder, kubectl, magics, manifests, pods, progress, slurm_side
+from orchlab.course import added_engines, fleets, folder, kubectl, magics, manifests, pods, progress, slurm_side
 from orchlab.course.answers import Answer, Text
 from orchlab.course.place import Place
 from orchlab.course.slurm_side import SlurmSide
@@ -21,6 +21,8 @@ from orchlab.fleet_nodes import with_real_kubelet
 
 # Processes that stand in for machines; all others are engines as their projects release them.
 SIMULATED = {"kwok", "simulator", "gpu-operator"}
+# Neither: it puts Kueue's webhooks into the cluster and takes them out.
+OURS = {"kueue-webhooks"}
 # What kubectl prints of each object: "deployment.apps/web serverside-applied".
 _KUBECTL_DID = re.compile(r"(\S+)/(\S+) \S")
 
@@ -210,6 +212,15 @@ class Lab(SlurmSide):
         """Clears all faults of the environment that the lab speaks to."""
         return Text("cleared: " + (", ".join(map(str, faults.clear(self.env))) or "nothing was broken on purpose"))
 
+    def add_engine(self, name: str) -> Text:
+        """Adds an optional engine ("kueue" or "coscheduling") to the environment that the lab speaks to; one that is there is healed. It is built the first
+        time, which takes minutes and is shown. `reset` removes it. Raises what `orchlab.kube.addons.add` raises."""
+        return added_engines.add(self.env, name)
+
+    def remove_engine(self, name: str) -> Text:
+        """Removes it, with all its objects; Jobs and pods stay."""
+        return added_engines.remove(self.env, name)
+
     def load(self, stem: str):
         """A Python file of the lab's folder, as a module: lab.load("parts") reads parts.py."""
         return self.folder.module(stem)
@@ -241,7 +252,7 @@ class Lab(SlurmSide):
             names |= {part.name for part in (*backend.processes(self.env), *states)}
         lines = [f"{'process':<24}  {'':<9}  {'state':<9}  memory"]
         for state in (state for state in self.env.health() if state.name in names):
-            kind = "simulated" if state.name in SIMULATED else "real"
+            kind = "simulated" if state.name in SIMULATED else "orchlab" if state.name in OURS else "real"
             word = "healthy" if state.healthy else state.state.lower()
             lines.append(f"{state.name:<24}  {kind:<9}  {word:<9}  {state.memory // 2**20} MiB")
         return Text("\n".join(lines))

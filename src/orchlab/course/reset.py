@@ -20,6 +20,7 @@ from orchlab.kube.objects import is_ready
 SECONDS = 60
 EVERY = 0.1
 KIND_SECONDS = 120
+ENGINE_SECONDS = 30
 NOT_OURS = {"Namespace", "Node", "ClusterPolicy"}
 BY_CONDITION = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
@@ -35,8 +36,11 @@ def cluster(lab: LabFolder, name: str = "default", seconds: float = SECONDS) -> 
     for own in lab.file.environments:
         if environment.down(own, purge=True):
             done.append(f"environment {own}: down and removed")
+    gone = _without_engines(name)
     _heal(name)
+    gone = dict.fromkeys([*gone, *_clear_engines(name, deadline)])
     done.append(f"environment {name}: up and healthy")
+    done += [f"engine {engine}: removed" for engine in gone]
     if changed := fleets.enter(lab, name):
         done.append(changed)
     place = Place(name, lab.namespace)
@@ -47,6 +51,20 @@ def cluster(lab: LabFolder, name: str = "default", seconds: float = SECONDS) -> 
         # lab.start notes there what it has broken.
         shutil.rmtree(place.env.folder / "work" / lab.namespace, ignore_errors=True)
     return done + (_kubernetes(lab, place, deadline) if "kubernetes" in lab.file.backends else [])
+
+
+def _without_engines(name: str) -> list[str]:
+    """Engines that were added leave the record before `up` heals: it need not bring up what goes."""
+    from orchlab.kube import addons
+
+    return addons.forget(name)
+
+
+def _clear_engines(name: str, deadline: float) -> list[str]:
+    """What they left in the cluster goes before the namespaces are emptied: their webhooks and finalizers would be in the way."""
+    from orchlab.kube import addons
+
+    return addons.sweep(environment.Environment.load(name), max(ENGINE_SECONDS, deadline - time.monotonic()))
 
 
 def _kubernetes(lab: LabFolder, place: Place, deadline: float) -> list[str]:

@@ -125,7 +125,7 @@ def build(engines: list[Engine], work: Path, report: Report, limit: float = LIMI
     first = engines[0].build
     assert first is not None
     module = engines[0].folder / first.module
-    go = find_go(_needs(module / "go.mod"))
+    go = find_go(needed_go(module / "go.mod"))
     env, start = environment(go, work), time.monotonic()
     _check_space(max(engine.build.disk_mib for engine in engines if engine.build))
     out = work / "out"
@@ -184,7 +184,8 @@ def _judge(status: int | None, names: str, output: list[str], limit: float) -> N
     raise EngineUnavailable(f"building {names} failed (status {status}); Go said last:\n{last}", remedy)
 
 
-def _needs(gomod: Path) -> tuple[int, ...]:
+def needed_go(gomod: Path) -> tuple[int, ...]:
+    """The Go that a go.mod asks for, such as (1, 26, 0)."""
     found = re.search(r"^go\s+(\S+)", gomod.read_text(), re.MULTILINE)
     return numbers(found.group(1)) if found else (1, 21, 0)
 

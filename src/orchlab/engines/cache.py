@@ -62,7 +62,7 @@ def key(engine: Engine, source: str) -> str:
     """Twelve hexadecimal digits that stand for all that decides what `source` gives for this engine on this machine."""
     parts: list[object] = [SCHEMA, engine.name, engine.version, source, system()]
     if source == "path":
-        parts.append(engine.version_command)
+        parts.append(engine.version_module or engine.version_command)
     if source == "download" and engine.download:
         parts.append(dataclasses.astuple(engine.download))
     if source == "build" and engine.build:

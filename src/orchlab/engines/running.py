@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import re
 import selectors
@@ -35,7 +36,10 @@ os.execvp(sys.argv[3], sys.argv[3:])
 
 
 def reported_version(binary: Path, engine: Engine) -> str:
-    """What the binary's version command says: "" if it is exactly the pinned version, else what is wrong."""
+    """What the binary's version command says: "" if it is exactly the pinned version, else what is wrong. Of a program that has no such
+    command: what its build information says."""
+    if engine.version_module:
+        return _built_version(binary, engine)
     command = [str(binary), *engine.version_command]
     try:
         result = subprocess.run(command, **QUIET, timeout=VERSION_LIMIT, check=False)
@@ -49,6 +53,20 @@ def reported_version(binary: Path, engine: Engine) -> str:
     if not re.search(rf"(?<![\w.])v?{re.escape(engine.version)}(?![\w.+-])", text):
         return f"is not version {engine.version}: it says {text.splitlines()[0][:80] if text else 'nothing'!r}"
     return ""
+
+
+def _built_version(binary: Path, engine: Engine) -> str:
+    """The same from the lines "mod" (its own module) and "dep" that Go keeps in a binary, stripped or not (debug/buildinfo)."""
+    line = re.compile(rb"\n(?:mod|dep)\t" + re.escape(engine.version_module.encode()) + rb"\t(v[^\t\n]+)")
+    try:
+        with binary.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            found = [bytes(match[1]) for match in [line.search(content)] if match]
+    except (OSError, ValueError) as error:
+        return f"cannot be read: {error}"
+    if not found:
+        return f"has no build information of {engine.version_module}"
+    seen = found[0].decode(errors="replace")
+    return "" if seen == f"v{engine.version}" else f"is not version {engine.version}: it was built from {engine.version_module} {seen}"
 
 
 def on_path(engine: Engine) -> tuple[Path | None, str]:

@@ -55,6 +55,14 @@ class Build:
 
 
 @dataclasses.dataclass(frozen=True)
+class Manifests:
+    """What the engine wants in the cluster, taken from its own Go module: `files` are paths or glob patterns inside `module`."""
+
+    module: str
+    files: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Probe:
     """How to see that the daemon is ready. `port` names a port; `certificate` a client key pair in the pki folder (empty: none)."""
 
@@ -67,7 +75,8 @@ class Probe:
 @dataclasses.dataclass(frozen=True)
 class Engine:
     """One engine.toml. `source` is the file it was read from. An `optional` one is fetched only when something asks for it by name. A program
-    that is not a daemon has no arguments and no probe."""
+    that is not a daemon has no arguments and no probe. `version_module` is for a program without a version option: the Go module whose
+    version is in its build information."""
 
     name: str
     version: str
@@ -75,11 +84,13 @@ class Engine:
     license: str
     homepage: str
     version_command: tuple[str, ...]
+    version_module: str
     templates: tuple[str, ...]
     probe: Probe | None
     optional: bool
     download: Download | None
     build: Build | None
+    manifests: Manifests | None
     no_download: str  # why there is nothing to download, when there isn't
     source: Path
 
@@ -136,6 +147,7 @@ def _engine(top: _Table, name: str, file: Path) -> Engine:
     run = top.table("run")
     probe = run.table("probe", required=False)
     download, build = top.table("download", required=False), top.table("build", required=False)
+    manifests = top.table("manifests", required=False)
     given = top.text("name")
     if given != name:
         top.refuse("name", given, f"must be the folder's name, {name!r}")
@@ -146,18 +158,24 @@ def _engine(top: _Table, name: str, file: Path) -> Engine:
         license=top.text("license"),
         homepage=top.text("homepage"),
         version_command=tuple(run.texts("version")),
+        version_module=run.text("version_module", default=""),
         templates=tuple(run.texts("arguments")),
         probe=_probe(probe) if probe else None,
         optional=top.flag("optional"),
         download=_download(download) if download else None,
         build=_build(build, name, file) if build else None,
+        manifests=_manifests(manifests) if manifests else None,
         no_download=top.text("no_download", default=""),
         source=file,
     )
     if engine.templates and not engine.probe:
         run.refuse("probe", None, "missing; a daemon has one")
+    if engine.version_module and engine.version_command:
+        run.refuse("version_module", engine.version_module, "is for a program without a version command")
     run.done()
     top.done()
+    if engine.manifests and not engine.build:
+        top.refuse("manifests", engine.manifests.module, "come from the module that [build] names, and there is none")
     for template in engine.templates:
         try:
             _placeholders(template)
@@ -201,6 +219,15 @@ def _build(table: _Table, name: str, file: Path) -> Build:
     )
     if "/" in result.module or not (file.parent.parent / result.module / "go.mod").is_file():
         table.refuse("module", result.module, "must be a folder beside this one, with a go.mod")
+    table.done()
+    return result
+
+
+def _manifests(table: _Table) -> Manifests:
+    result = Manifests(module=table.text("module"), files=tuple(table.texts("files")))
+    for pattern in result.files:
+        if pattern.startswith("/") or ".." in pattern.split("/"):
+            table.refuse("files", pattern, "must be a path inside the module")
     table.done()
     return result
 

@@ -65,20 +65,44 @@ def prepare(env: Environment) -> None:
     """Writes certificates, kubeconfigs and configuration files; renews what is about to expire."""
     from orchlab.simulator import stages
 
-    pki.ensure(env.folder / "pki", [*SERVERS, *CLIENTS, *USERS])
+    added = _added(env)
+    users = [*USERS, *(pair for module in added for pair in module.USERS)]
+    pairs = [*SERVERS, *CLIENTS, *users, *(pair for module in added for pair in module.SERVERS)]
+    pki.ensure(env.folder / "pki", pairs, rotated=tuple(name for module in added for name in module.AUTHORITIES))
     pki.ensure_service_account_key(env.folder / "pki")
     configs = private_folder(env.folder / "kubeconfigs")
-    for pair in USERS:
+    for pair in users:
         user = pair.file.removesuffix("-client")
         write_private(configs / f"{user}.kubeconfig", _kubeconfig(env, user, pair.file))
     write_private(env.folder / "kube-scheduler.yaml", SCHEDULER_CONFIG.format(kubeconfig=configs / "kube-scheduler.kubeconfig"))
     write_private(env.folder / "kwok.yaml", stages.render(len(env.fleet.nodes())))
+    for module in added:
+        module.write(env)
     if not env.supervisor.running():
-        _marker(env).unlink(missing_ok=True)
+        _forget_markers(env)
+
+
+def added_engines(env: Environment) -> list[str]:
+    """The optional engines that were added, by name."""
+    return list(env.record.addons)
+
+
+def added_ports(env: Environment) -> list[str]:
+    """Their ports."""
+    return [port for module in _added(env) for port in module.PORTS]
+
+
+def _added(env: Environment) -> list:
+    """The modules of the added engines; nothing is imported where there are none."""
+    if not env.record.addons:
+        return []
+    from orchlab.kube import addons
+
+    return addons.chosen(env)
 
 
 def processes(env: Environment) -> list[ProcessSpec]:
-    """The control plane, KWOK, the simulator and the GPU Operator. Needs `env.record.engines` and the files of `prepare`."""
+    """The control plane, KWOK, the simulator, the GPU Operator and the engines that were added. Needs `env.record.engines` and the files of `prepare`."""
     folder, marker = env.folder, f"file:{_marker(env)}"
     values = {"folder": folder, "pki": folder / "pki", "kubeconfigs": folder / "kubeconfigs", **env.record.ports}
     python = (interpreter(), "-m")
@@ -108,7 +132,16 @@ def processes(env: Environment) -> list[ProcessSpec]:
                     ("kube-apiserver",), (marker,), folder=folder, ports=("simulator",), files=simulator_files),
         ProcessSpec("gpu-operator", operator, Probe(f"tcp:127.0.0.1:{env.port('gpu_operator')}"), ("kube-apiserver",), (marker,), folder=folder,
                     ports=("gpu_operator",), files=operator_files),
+        *_added_processes(env),
     ]
+
+
+def _added_processes(env: Environment) -> list[ProcessSpec]:
+    if not env.record.addons:
+        return []
+    from orchlab.kube import addons
+
+    return addons.processes(env)
 
 
 def bring_up(env: Environment, say: Progress) -> None:
@@ -128,6 +161,10 @@ def bring_up(env: Environment, say: Progress) -> None:
     say("kube-apiserver is ready")
     install.before_start(client)
     install.create_policy(client)
+    if env.record.addons:
+        from orchlab.kube import addons
+
+        addons.install(env, client)
 
 
 def settle(env: Environment, say: Progress, seconds: float = 60) -> None:
@@ -137,6 +174,10 @@ def settle(env: Environment, say: Progress, seconds: float = 60) -> None:
 
     if env.held():
         return
+    if env.record.addons:
+        from orchlab.kube import addons
+
+        addons.settle(env, seconds)
     client = env.client()
     faulty = {fault["target"] for fault in env.record.faults if fault["kind"] in ("node-down", "driver-broken")}
     down = {fault["target"] for fault in env.record.faults if fault["kind"] == "node-down"}
@@ -172,10 +213,15 @@ def nodes(env: Environment) -> list[FleetNode]:
 
 def clean(env: Environment) -> None:
     """After everything has stopped: what only running processes need."""
-    _marker(env).unlink(missing_ok=True)
+    _forget_markers(env)
     for path in (env.folder / "tmp").glob("*"):
         if path.is_file() or path.is_socket():
             path.unlink(missing_ok=True)
+
+
+def _forget_markers(env: Environment) -> None:
+    for path in (_marker(env), *env.folder.glob("addon-*")):
+        path.unlink(missing_ok=True)
 
 
 def _marker(env: Environment) -> Path:

@@ -1,0 +1,6 @@
+//go:build tools
+
+// Package tools pins what this engine is built from.
+package tools
+
+import _ "sigs.k8s.io/kueue/cmd/kueue"
