@@ -41,7 +41,7 @@ def acquire(env: Environment, say: Progress) -> None:
     there, wanted = kind_cluster.made_with(_folder(env)), _real(env)
     if there is None:
         kind_cluster.check_disk(docker)
-    elif there != wanted:
+    elif there and there != wanted:  # empty: made by an older orchlab
         raise BadInput("--fleet", ", ".join(wanted), f"are its nodes with a kubelet, and this cluster was made with {', '.join(there)}",
                        f"orchlab down --name {env.name}, then `up` with that fleet")
     image = standin_image.ensure(docker, Path(env.record.engines["kwok"]), say)

@@ -58,8 +58,8 @@ class Kind:
         return sorted((containers.container(item) for item in json.loads(said or "[]")), key=lambda one: one.service)
 
     def bring_up(self, config: Path, kubelets: list[str], say: Callable[[str], None]) -> bool:
-        """Makes the cluster with these nodes (their names are kept for `made_with`), or starts containers of it that have stopped. What an interrupted creation has left is deleted first. Returns
-        whether it is new."""
+        """Makes the cluster with these nodes (their names are kept for `made_with`), or starts containers of it that have stopped. What an
+        interrupted creation has left is deleted first. Returns whether it is new."""
         there = self.containers()
         done = self.folder / CREATED
         if there and not done.exists():

@@ -1,7 +1,7 @@
 """Publishes the fleet's nodes as their kubelets would: registers them, keeps what the fleet says about them, removes those it lost.
 
-What somebody changed on a node (labels, taints, cordon) stays; where the fleet changes, its own labels and taints do. A node that somebody deleted stays away until the simulator starts again,
-like a machine whose kubelet registers when it boots.
+What somebody changed on a node (labels, taints, cordon) stays; where the fleet changes, its own labels and taints do. A node that somebody
+deleted stays away until the simulator starts again, like a machine whose kubelet registers when it boots.
 """
 
 from __future__ import annotations
