@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
@@ -112,7 +113,7 @@ def test_gpus_are_gone_while_the_plugin_is_and_come_back(client):
 
 
 def test_a_plugin_that_dies_while_it_allocates_fails_the_pod_and_comes_back(engine, cluster, client):
-    """Stopped, it does not answer Allocate; killed, it never will. Both GPUs: for fewer the kubelet would ask for its preference first."""
+    """Stopped, it does not answer the kubelet, which asks for its preference and then to allocate; killed, it never will."""
     worker, plugin = kind_nodes.of(cluster).workers["t4-0"], "orchlab.device_plugin"
     engine.run("exec", worker, "pkill", "-STOP", "-f", plugin)
     try:
@@ -124,7 +125,8 @@ def test_a_plugin_that_dies_while_it_allocates_fails_the_pod_and_comes_back(engi
         engine.run("exec", worker, "pkill", "-KILL", "-f", plugin)
     until(lambda: phase(client, "caught") == "Failed")
     status = client.get(f"{PODS}/caught")["status"]
-    assert status["reason"] == "UnexpectedAdmissionError" and "Allocate failed due to rpc error: code = Unavailable" in status["message"]
+    assert status["reason"] == "UnexpectedAdmissionError", status
+    assert re.fullmatch(r"Pod was rejected: Allocate failed due to .*rpc error: code = Unavailable .*", status["message"]), status
     until(lambda: allocatable(client, "t4-0") == "2", 90)
     client.create(PODS, pod("next", gpus=2, node="t4-0", run_for="10h"))
     started(client, "next")
