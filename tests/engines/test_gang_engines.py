@@ -22,6 +22,8 @@ WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
 # Two nodes with 8 GPUs each, so that a gang of two pods with 8 GPUs fits and one of three never does.
 FITS, TOO_LARGE = 2, 3
+# The first to add an engine may have to build it.
+pytestmark = pytest.mark.timeout(2400)
 
 
 @pytest.fixture
