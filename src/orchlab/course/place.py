@@ -35,6 +35,9 @@ class Resource:
         return f"{base_path(self.api_version)}{where}/{self.plural}" + (f"/{name}" if name else "")
 
 
+SLOWER_ON_KIND = 3
+
+
 class Place:
     """Raises EnvironmentBroken if there is no such environment or nobody answers there. Times in seconds."""
 
@@ -105,7 +108,10 @@ class Place:
     def until(
         self, look: Callable[[], Found], seconds: float, failure: str, remedy: str = "", seen: Callable[[], str] = lambda: ""
     ) -> Found:
-        """Calls `look` until it returns something true. Raises TimeLimitReached with `failure` and what `seen` says."""
+        """Calls `look` until it returns something true. Raises TimeLimitReached with `failure` and what `seen` says. On kind it waits longer:
+        real kubelets start real containers, and share the machine with them."""
+        if self.env.record.kubernetes == "kind":
+            seconds *= SLOWER_ON_KIND
         deadline = time.monotonic() + seconds
         while True:
             if found := look():

@@ -134,6 +134,10 @@ def _restore_nodes(place: Place) -> int:
         name = found["metadata"]["name"]
         path = f"/api/v1/nodes/{name}"
         if CONTROL_PLANE in (found["metadata"].get("labels") or {}):
+            # Not the fleet's; but `kubectl cordon` of all nodes is one of it too.
+            if found["spec"].get("unschedulable"):
+                place.client.patch(path, {"spec": {"unschedulable": None}})
+                count += 1
             continue
         if name not in wanted:
             _try(place, "DELETE", path)
