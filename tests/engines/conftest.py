@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from simulator_support import namespace
 
 from orchlab import environment as environments
 from orchlab.supervisor import leftovers
@@ -30,6 +31,19 @@ def environment():
             del os.environ["ORCHLAB_HOME"]
         else:
             os.environ["ORCHLAB_HOME"] = before
+
+
+@pytest.fixture
+def client(environment):
+    """A client of that environment. Some files have one of their own, which lives longer or leaves less behind."""
+    return environment.client()
+
+
+@pytest.fixture
+def where(client):
+    """The name of a namespace of the test's own."""
+    with namespace(client) as name:
+        yield name
 
 
 @pytest.fixture

@@ -6,24 +6,13 @@ import time
 from datetime import datetime
 
 import pytest
-from simulator_support import create, get, kill, namespace, phase_is, pod, until
+from simulator_support import create, get, kill, phase_is, pod, until
 
 from orchlab import accounting
 from orchlab.kube.feed import Feed
 
 GPU = "nvidia.com/gpu"
 HERE = {"kubernetes.io/hostname": "h100-0"}
-
-
-@pytest.fixture
-def client(environment):
-    return environment.client()
-
-
-@pytest.fixture
-def where(client):
-    with namespace(client) as name:
-        yield name
 
 
 def worker(number: int, size: int = 6, gpus: int = 1, policy: str = "Never", **notes: str) -> dict:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import until
 
 from orchlab import environment as environments
 from orchlab.environment import Environment
@@ -24,14 +25,6 @@ from orchlab.supervisor import leftovers
 
 ORCHLAB = str(Path(sys.executable).parent / "orchlab")
 PROCESSES = ["etcd", "gpu-operator", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "simulator"]
-
-
-def until(condition, seconds: float = 60):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.1)
-    return found
 
 
 def healthy(env: Environment) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from waiting import until
 
 from orchlab import environment as environments
 from orchlab import faults
@@ -22,14 +23,6 @@ def env(environment):
     client = environment.client()
     client.delete(PODS, gracePeriodSeconds=0)
     until(lambda: not client.list(PODS)[0])
-
-
-def until(condition, seconds: float = 60):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.1)
-    return found
 
 
 def pod(env, name: str, policy: str = "Never", node: str | None = None, run_for: str = "24h") -> None:

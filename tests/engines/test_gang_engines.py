@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import pytest
+from waiting import until
 
 from orchlab import environment as environments
 from orchlab import faults
@@ -29,14 +29,6 @@ pytestmark = pytest.mark.timeout(2400)
 @pytest.fixture
 def env(own, small_fleet):
     return own("gangs", fleet=small_fleet)
-
-
-def until(condition, seconds: float = 60):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.1)
-    return found
 
 
 def job(name: str, pods: int, labels: dict | None = None, pod_labels: dict | None = None, pod: dict | None = None, **spec) -> dict:

@@ -6,20 +6,9 @@ import time
 from datetime import datetime
 
 import pytest
-from simulator_support import create, devices, exists, get, given_twice, namespace, phase_is, pod, restarts, until
+from simulator_support import create, devices, exists, get, given_twice, phase_is, pod, restarts, until
 
 from orchlab.errors import ApiError
-
-
-@pytest.fixture
-def client(environment):
-    return environment.client()
-
-
-@pytest.fixture
-def where(client):
-    with namespace(client) as name:
-        yield name
 
 
 def terminated(found: dict, index: int = 0) -> dict:

@@ -7,22 +7,10 @@ import os
 import signal
 import time
 
-import pytest
 from simulator_support import create, devices, exists, get, given_twice, kill, namespace, phase_is, pod, until
 
 from orchlab import fleet
 from orchlab.paths import write_private
-
-
-@pytest.fixture
-def client(environment):
-    return environment.client()
-
-
-@pytest.fixture
-def where(client):
-    with namespace(client) as name:
-        yield name
 
 
 def gpu_job(name: str, completions: int, run_for: str) -> dict:

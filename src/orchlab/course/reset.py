@@ -15,6 +15,7 @@ from orchlab.errors import ApiError, EnvironmentBroken, OrchlabError, TimeLimitR
 from orchlab.fleet_nodes import FleetNode
 from orchlab.gpu_operator import restore as operator
 from orchlab.gpu_operator.names import is_owned
+from orchlab.kube import addons
 from orchlab.kube.objects import is_ready
 
 SECONDS = 60
@@ -36,9 +37,11 @@ def cluster(lab: LabFolder, name: str = "default", seconds: float = SECONDS) -> 
     for own in lab.file.environments:
         if environment.down(own, purge=True):
             done.append(f"environment {own}: down and removed")
-    gone = _without_engines(name)
+    # Out of the record first: `up` need not bring up what goes. Then what they left in the cluster: their webhooks and finalizers would be in
+    # the way of emptying namespaces.
+    gone = addons.forget(name)
     _heal(name)
-    gone = dict.fromkeys([*gone, *_clear_engines(name, deadline)])
+    gone = dict.fromkeys([*gone, *addons.sweep(environment.Environment.load(name), max(ENGINE_SECONDS, deadline - time.monotonic()))])
     done.append(f"environment {name}: up and healthy")
     done += [f"engine {engine}: removed" for engine in gone]
     if changed := fleets.enter(lab, name):
@@ -51,20 +54,6 @@ def cluster(lab: LabFolder, name: str = "default", seconds: float = SECONDS) -> 
         # lab.start notes there what it has broken.
         shutil.rmtree(place.env.folder / "work" / lab.namespace, ignore_errors=True)
     return done + (_kubernetes(lab, place, deadline) if "kubernetes" in lab.file.backends else [])
-
-
-def _without_engines(name: str) -> list[str]:
-    """Engines that were added leave the record before `up` heals: it need not bring up what goes."""
-    from orchlab.kube import addons
-
-    return addons.forget(name)
-
-
-def _clear_engines(name: str, deadline: float) -> list[str]:
-    """What they left in the cluster goes before the namespaces are emptied: their webhooks and finalizers would be in the way."""
-    from orchlab.kube import addons
-
-    return addons.sweep(environment.Environment.load(name), max(ENGINE_SECONDS, deadline - time.monotonic()))
 
 
 def _kubernetes(lab: LabFolder, place: Place, deadline: float) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchlab.kube import crds
+from orchlab.kube.local import SCHEDULER_CONFIG
 from orchlab.paths import write_private
 from orchlab.pki import Pair
 from orchlab.processes import Probe, ProcessSpec
@@ -27,14 +28,8 @@ SERVERS = [Pair(NAME, NAME, names=("127.0.0.1", "localhost"))]
 USERS = [Pair("coscheduling-client", USER)]
 AUTHORITIES: tuple[str, ...] = ()
 
-# Back-offs as the default scheduler has them here, so that the two can be compared. permitWaitingTimeSeconds is the plugin's default.
-CONFIG = """\
-apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-clientConnection: {{kubeconfig: "{kubeconfig}", qps: 500, burst: 1000}}
-leaderElection: {{leaderElect: false}}
-podInitialBackoffSeconds: 1
-podMaxBackoffSeconds: 2
+# Otherwise as the default scheduler is here, back-offs included, so that the two can be compared. permitWaitingTimeSeconds is the plugin's default.
+CONFIG = SCHEDULER_CONFIG + """\
 profiles:
 - schedulerName: {profile}
   plugins:

@@ -69,14 +69,15 @@ def devices_text(timeline: Timeline, now: float | None = None, labels: Labels | 
     bars = timeline.per_device(now)
     names = device_names({bar.row for bar in bars}, snapshot)
     order = {row: place for place, row in enumerate(names)}
+    bars = sorted(bars, key=lambda bar: (order[bar.row], bar.start))
     gangs = {record.id for record in timeline.records() if record.barrier}
     rows = [[names[bar.row], bar.row[1], bar.name, f"{bar.start - zero:.1f}", "goes on" if bar.open else f"{bar.end - zero:.1f}",
              "ended in a gap, at the latest then" if bar.uncertain else bar.text]
-            for bar in sorted(bars, key=lambda bar: (order[bar.row], bar.start))]
+            for bar in bars]
     heads = ["GPU", "device", "held by", "from s", "to s", "outcome"]
     if any(bar.what == "vain" for bar in bars):
         heads.append("use")
-        for row, bar in zip(rows, sorted(bars, key=lambda bar: (order[bar.row], bar.start)), strict=True):
+        for row, bar in zip(rows, bars, strict=True):
             row.append("in vain: at its barrier" if bar.what == "vain" else "released" if bar.unit in gangs else "")
     body = table(heads, rows) if rows else "no GPU was held"
     return "\n\n".join([*([labels.text()] if labels else []), body, *_gaps(timeline, zero)])
